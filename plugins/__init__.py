@@ -1,0 +1,1 @@
+"""How to do it: everything that touches the world. Imports policies, never workflows."""

@@ -1,0 +1,1 @@
+"""The checkpoint store: exclusive create, commits, lineage, resolve, verify and retention."""

@@ -1,0 +1,1 @@
+"""Fault drills: inject, run, judge."""

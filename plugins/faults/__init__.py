@@ -1,0 +1,1 @@
+"""Fault sources: one module per source, and the watcher that merges them."""

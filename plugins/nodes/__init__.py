@@ -1,0 +1,1 @@
+"""Nodes: marks, quarantine, release."""

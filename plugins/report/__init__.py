@@ -1,0 +1,1 @@
+"""From the ledger to metrics, JSON and a self-contained HTML page."""

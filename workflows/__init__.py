@@ -1,0 +1,1 @@
+"""When, in Argo: Hera templates over the plugins. Imports plugins and policies; nothing imports it."""
