@@ -1,0 +1,109 @@
+"""What the executor saw in one pass. A snapshot; nothing here is remembered unless ``advance`` puts it into the state."""
+
+from typing import Literal
+
+from rerail.policies.documents import Heartbeat, RankExit, Start, Value
+from rerail.policies.faults import FaultSignal
+
+
+class PodView(Value):
+    """One pod as its backend sees it.
+
+    Attributes:
+        phase: ``gone`` = the object or process is no more and left no word.
+        exit_code: Of launch, when it ended; 128 + n for signal n.
+        farewell: Launch itself said how it ended; false after SIGKILL or a lost node.
+        reason: The platform's own words (OOMKilled, NodeShutdown, Evicted, DisruptionTarget …).
+    """
+
+    name: str
+    node: str
+    phase: Literal["pending", "running", "succeeded", "failed", "gone"]
+    exit_code: int | None = None
+    farewell: bool = True
+    reason: str = ""
+
+
+class GangView(Value):
+    """All pods of one gang that exist or left word."""
+
+    name: str
+    pods: tuple[PodView, ...] = ()
+
+    @property
+    def alive(self) -> bool:
+        """Whether any pod may still run."""
+        return any(pod.phase in ("pending", "running") for pod in self.pods)
+
+
+class NodeView(Value):
+    """One node and the GPU slots that are free on it for this run."""
+
+    name: str
+    slots: int
+    free: int
+    usable: bool = True
+    why: str = ""
+
+
+class CommitView(Value):
+    """The newest commit of the newest attempt that has one."""
+
+    attempt: int
+    step: int
+    reason: str
+    answers: tuple[str, ...] = ()
+
+
+class Blocked(Value):
+    """The start could not be written.
+
+    Attributes:
+        transient: Waiting may help (the store is unreachable); else a person has to act.
+    """
+
+    attempt: int
+    reason: str
+    transient: bool
+
+
+class Observations(Value):
+    """One pass.
+
+    Attributes:
+        gang: The state's current gang; None when its backend does not answer (then nothing is concluded from it).
+        other_gangs: Gangs of this run that are not the current one; every pass ends them.
+        start: Start document of the state's attempt, once it stands.
+        exits: Ranks of the state's attempt that launch reported as ended.
+        ready: Pods that are ready for the in-place start of the state's attempt.
+        heartbeat: Newest hint about the state's attempt.
+        heartbeat_age_s: How long, on this watcher's monotonic clock, the heartbeat has shown no new step.
+        signals: Fault signals about any node, each with a key of its own.
+        nodes: None where the scheduler places gangs (then capacity is its business).
+        stop_asked: A person or the owner asked for the run's end, with their reason.
+    """
+
+    gang: GangView | None = None
+    other_gangs: tuple[str, ...] = ()
+    start: Start | None = None
+    blocked: Blocked | None = None
+    exits: tuple[RankExit, ...] = ()
+    ready: tuple[str, ...] = ()
+    heartbeat: Heartbeat | None = None
+    heartbeat_age_s: float = 0.0
+    commit: CommitView | None = None
+    signals: tuple[FaultSignal, ...] = ()
+    nodes: tuple[NodeView, ...] | None = None
+    stop_asked: str = ""
+
+
+class Now(Value):
+    """Time as the machine may use it.
+
+    Attributes:
+        wall_s: Epoch seconds; for records and budget windows.
+        phase_s: Seconds that this watcher has seen the current phase, on its monotonic clock; a restart begins anew.
+    """
+
+    wall_s: float
+    phase_s: float
