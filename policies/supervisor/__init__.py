@@ -1,1 +1,1 @@
-"""The supervisor of one run as a pure machine: ``advance(state, seen, policy, now)`` gives the next state and effects."""
+"""The supervisor of one run as a pure machine: ``advance(state, seen, policy, now)`` gives state and effects."""

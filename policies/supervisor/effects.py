@@ -18,7 +18,7 @@ class SealAttempt(Value):
 
 
 class StartAttempt(Value):
-    """Seal ``attempt`` if it is not sealed, resolve, and write its start. Refuses nothing itself: it reports ``blocked``."""
+    """Seal ``attempt`` if it is not sealed, resolve, and write its start; what forbids it is seen as ``blocked``."""
 
     do: Literal["start"] = "start"
     attempt: int

@@ -1,4 +1,4 @@
-"""What the executor saw in one pass. A snapshot; nothing here is remembered unless ``advance`` puts it into the state."""
+"""What the executor saw in one pass; nothing here is remembered unless ``advance`` puts it into the state."""
 
 from typing import Literal
 
@@ -73,11 +73,12 @@ class Observations(Value):
     Attributes:
         gang: The state's current gang; None when its backend does not answer (then nothing is concluded from it).
         other_gangs: Gangs of this run that are not the current one; every pass ends them.
-        start: Start document of the state's attempt, once it stands.
+        start: Start document of the state's attempt, once it stands (in phase ``opening`` that is the new attempt).
         exits: Ranks of the state's attempt that launch reported as ended.
-        ready: Pods that are ready for the in-place start of the state's attempt.
+        ready: Pods whose launch reported ``ready_for`` the attempt after the state's (in phase ``preparing``).
         heartbeat: Newest hint about the state's attempt.
-        heartbeat_age_s: How long, on this watcher's monotonic clock, the heartbeat has shown no new step.
+        heartbeat_age_s: How long, on this watcher's monotonic clock, the heartbeat of the state's attempt has shown no
+            new step, counted from when the attempt began to run.
         signals: Fault signals about any node, each with a key of its own.
         nodes: None where the scheduler places gangs (then capacity is its business).
         stop_asked: A person or the owner asked for the run's end, with their reason.

@@ -135,7 +135,8 @@ class RunState(Value):
 
     Attributes:
         phase_number: Grows with each change of phase; timers of a phase run on the watcher's own monotonic clock.
-        attempt: The attempt that runs, or is being opened.
+        attempt: The attempt that runs or ran last; in phase ``opening`` the one being opened. In ``preparing`` the next
+            attempt (this plus one) is sealed, but this is still the one that ended.
         next_how: How the attempt being opened is meant to run.
         gang: Gang of ``attempt``.
         save_request: Id of the save that is waited for in phase ``saving``.

@@ -1,0 +1,359 @@
+"""The machine: from a state and one pass of observations to the next state and its effects. Pure.
+
+opening -> running -> (saving) -> ending -> (waiting) -> opening …      a new gang elsewhere
+                   -> preparing -> opening …                            the same pods again
+running -> done                                                          the newest commit is final
+any     -> stopped                                                       given up, with the reason
+"""
+
+from rerail.policies.documents import How, Value
+from rerail.policies.recovery import RecoveryPolicy
+from rerail.policies.supervisor import records
+from rerail.policies.supervisor.budgets import backoff_s, nodes_to_avoid, same_failures, why_stop
+from rerail.policies.supervisor.effects import (
+    Effect,
+    EndGang,
+    MarkNode,
+    RequestSave,
+    Retain,
+    SealAttempt,
+    StartAttempt,
+    SubmitGang,
+)
+from rerail.policies.supervisor.judge import Judgement, judge
+from rerail.policies.supervisor.observations import NodeView, Now, Observations
+from rerail.policies.supervisor.placement import place
+from rerail.policies.supervisor.state import GangSpec, Phase, RunState
+
+
+class Decision(Value):
+    """What ``advance`` decided.
+
+    Attributes:
+        note: One line for people; it becomes the ledger entry's note and the live progress.
+    """
+
+    state: RunState
+    effects: tuple[Effect, ...] = ()
+    note: str
+
+
+def gang_name(run: str, attempt: int) -> str:
+    """The name of the fresh gang of an attempt."""
+    return f"{run}-a{attempt}"
+
+
+def begin(run: str, world_size: int, *, nodes: tuple[NodeView, ...] | None, now: Now) -> Decision:
+    """The first decision of a run: open attempt 1, or wait for capacity."""
+    state = RunState(run=run, world_size=world_size, phase="waiting", attempt=0 + 1)
+    opened = _open(state, nodes=nodes, now=now, attempt=1, how="fresh")
+    return opened or Decision(state=state, note="waiting for capacity for the first attempt")
+
+
+def advance(state: RunState, seen: Observations, policy: RecoveryPolicy, now: Now) -> Decision | None:
+    """Decide the next step of a run.
+
+    Args:
+        state: The newest ledger entry's state.
+        seen: This pass's observations.
+        policy: The run's policy.
+        now: Time, as ``Now`` explains.
+
+    Returns:
+        The decision, or None where nothing changes.
+    """
+    if state.phase in ("done", "stopped"):
+        return None
+    if seen.stop_asked and state.phase != "ending":
+        return _stop_on_request(state, seen, policy, now)
+    match state.phase:
+        case "opening":
+            return _opening(state, seen, policy, now)
+        case "running":
+            return _running(state, seen, policy, now)
+        case "saving":
+            return _saving(state, seen, policy, now)
+        case "preparing":
+            return _preparing(state, seen, policy, now)
+        case "ending":
+            return _ending(state, seen, policy, now)
+        case _:
+            return _waiting(state, seen, policy, now)
+
+
+def _enter(state: RunState, phase: Phase, **changes: object) -> RunState:
+    return state.model_copy(update={"phase": phase, "phase_number": state.phase_number + 1, **changes})
+
+
+def _stopped(state: RunState, reason: str, now: Now) -> Decision:
+    ended = _enter(state, "stopped", reason=reason, finished_at_s=now.wall_s)
+    effects: tuple[Effect, ...] = ()
+    if state.gang is not None:
+        effects = (EndGang(gang=state.gang.name, grace_s=0.0, reason=reason),)
+    return Decision(state=ended, effects=effects, note=f"stopped: {reason}")
+
+
+def _stop_on_request(state: RunState, seen: Observations, policy: RecoveryPolicy, now: Now) -> Decision:
+    reason = f"asked to stop: {seen.stop_asked}"
+    if state.gang is None or seen.gang is None or not seen.gang.alive:
+        return _stopped(state, reason, now)
+    ended = _enter(state, "ending", reason=reason)
+    effect = EndGang(gang=state.gang.name, grace_s=policy.end_grace_s, reason=reason)
+    return Decision(state=ended, effects=(effect,), note=f"ending gang {state.gang.name}: {reason}")
+
+
+def _open(state: RunState, *, nodes: tuple[NodeView, ...] | None, now: Now, attempt: int, how: How) -> Decision | None:
+    """Open ``attempt`` with a new gang; None where there is no room."""
+    name = gang_name(state.run, attempt)
+    excluded = frozenset(state.quarantined)
+    if nodes is None:
+        gang = GangSpec(name=name, world_size=state.world_size, pods=(), excluded_nodes=tuple(sorted(excluded)))
+    else:
+        placed = place(name, state.world_size, nodes, excluded=excluded, avoid=nodes_to_avoid(state))
+        if placed is None:
+            return None
+        gang = placed
+    opened = _enter(state, "opening", attempt=attempt, next_how=how, gang=gang, reason="")
+    opened = records.opened(opened, how=how, now=now)
+    effects: tuple[Effect, ...] = (
+        StartAttempt(attempt=attempt, how=how, gang=name, reason=records.last_end(state)),
+        SubmitGang(gang=name),
+    )
+    where = f" on {', '.join(gang.nodes)}" if gang.nodes else ""
+    return Decision(state=opened, effects=effects, note=f"opening attempt {attempt}: gang {name}{where}")
+
+
+def _opening(state: RunState, seen: Observations, policy: RecoveryPolicy, now: Now) -> Decision | None:
+    start = seen.start
+    if start is not None and start.attempt == state.attempt:
+        if state.gang is None or start.gang != state.gang.name:
+            return _stopped(
+                state,
+                f"attempt {state.attempt} was started for gang {start.gang!r}, which this ledger does not know; "
+                "another controller writes to this run",
+                now,
+            )
+        running = records.started(_enter(state, "running", reason=""), start, now=now)
+        from_step = start.load.step if start.load else 0
+        skipped = f", skipped {len(start.skipped)}" if start.skipped else ""
+        what = f"resumes from step {from_step}{skipped}" if start.load else "starts fresh"
+        return Decision(
+            state=running, effects=(SubmitGang(gang=start.gang),), note=f"attempt {state.attempt} ({start.how}) {what}"
+        )
+    if seen.blocked is not None and seen.blocked.attempt == state.attempt:
+        reason = f"resume blocked: {seen.blocked.reason}"
+        if not seen.blocked.transient or now.phase_s > policy.store_wait_s:
+            return _stopped(state, reason, now)
+        if state.reason != reason:
+            return Decision(state=state.model_copy(update={"reason": reason}), effects=_again(state), note=reason)
+    return None
+
+
+def _again(state: RunState) -> tuple[Effect, ...]:
+    """The effects of phase ``opening``, which a new entry must carry on."""
+    assert state.gang is not None
+    start = StartAttempt(
+        attempt=state.attempt, how=state.next_how, gang=state.gang.name, reason=records.last_end(state)
+    )
+    return (start, SubmitGang(gang=state.gang.name))
+
+
+def _running(state: RunState, seen: Observations, policy: RecoveryPolicy, now: Now) -> Decision | None:
+    assert state.gang is not None
+    if seen.commit is not None and seen.commit.reason == "final" and seen.commit.attempt == state.attempt:
+        if seen.gang is None:
+            return None
+        if not seen.gang.alive:
+            finished = records.finished(_enter(state, "done", finished_at_s=now.wall_s), seen, now=now)
+            return Decision(state=finished, effects=(_retain(policy),), note=f"done at step {seen.commit.step}")
+        if seen.heartbeat_age_s > policy.end_wait_s:
+            ending = EndGang(gang=state.gang.name, grace_s=policy.end_grace_s, reason="the final commit stands")
+            return Decision(
+                state=_enter(state, "running"), effects=(ending,), note="final commit stands; ending the gang"
+            )
+        return None
+    found = judge(state, seen, policy, now_s=now.wall_s)
+    if found is not None:
+        return _fault(state, seen, policy, now, found)
+    progressed = records.progressed(state, seen, now=now)
+    if progressed is not None:
+        beat = seen.heartbeat
+        return Decision(
+            state=progressed,
+            effects=(SubmitGang(gang=state.gang.name), _retain(policy)),
+            note=f"attempt {state.attempt} trains at step {beat.step if beat else '?'}",
+        )
+    return None
+
+
+def _retain(policy: RecoveryPolicy) -> Retain:
+    return Retain(
+        keep_last=policy.keep_last, keep_clean_s=policy.keep_clean_s, keep_every_steps=policy.keep_every_steps
+    )
+
+
+def _fault(state: RunState, seen: Observations, policy: RecoveryPolicy, now: Now, found: Judgement) -> Decision:
+    """Act on the first sign that suffices: mark, save if it can be trusted, then end the gang or restart in place."""
+    assert state.gang is not None
+    known = records.incident(state, seen, found, policy, now=now)
+    marks: tuple[Effect, ...] = ()
+    if found.exclude and found.node:
+        marks = (MarkNode(node=found.node, incident=known.incidents[-1].id, reason=found.class_name),)
+    headline = f"{found.class_name} ({found.scope}) in attempt {state.attempt}"
+    if found.node:
+        headline += f" on {found.node}"
+    if found.next == "in-place" and policy.in_place and not _repeats(known) and _launches_alive(seen):
+        seal = SealAttempt(
+            attempt=state.attempt + 1, how="in-place", gang=state.gang.name, reason=records.last_end(known)
+        )
+        return Decision(
+            state=_enter(known, "preparing"), effects=(*marks, seal), note=f"{headline}: restarting the same pods"
+        )
+    if found.trusted and _healthy(seen):
+        asked = f"{state.run}-a{state.attempt}-{found.class_name}"
+        save = RequestSave(
+            attempt=state.attempt, id=asked, reason=found.class_name, within_s=policy.save_within_s, then="leave"
+        )
+        known = records.save_asked(_enter(known, "saving", save_request=asked), now=now)
+        return Decision(state=known, effects=(*marks, save), note=f"{headline}: asking all ranks to save and leave")
+    trusted = not found.suspects
+    grace_s = policy.end_grace_s if trusted else policy.end_grace_untrusted_s
+    end = EndGang(gang=state.gang.name, grace_s=grace_s, reason=found.class_name)
+    save_or_not = "" if trusted else "; no save is asked for, the device is not trusted"
+    return Decision(
+        state=_enter(known, "ending"), effects=(*marks, end), note=f"{headline}: ending the gang{save_or_not}"
+    )
+
+
+def _repeats(state: RunState) -> bool:
+    """Whether the newest failure happened before: then other devices are tried, not the same pods."""
+    failure = state.attempts[-1].failure
+    return failure is not None and len(same_failures(state, failure)) > 1
+
+
+def _launches_alive(seen: Observations) -> bool:
+    return seen.gang is not None and bool(seen.gang.pods) and all(pod.phase == "running" for pod in seen.gang.pods)
+
+
+def _healthy(seen: Observations) -> bool:
+    return _launches_alive(seen) and not seen.exits and seen.heartbeat is not None
+
+
+def _saving(state: RunState, seen: Observations, policy: RecoveryPolicy, now: Now) -> Decision | None:
+    assert state.gang is not None
+    answered = seen.commit is not None and state.save_request in seen.commit.answers
+    gone = seen.gang is not None and not seen.gang.alive
+    if not answered and not gone and now.phase_s <= policy.save_within_s:
+        return None
+    kept = records.saved(state, answered=answered, now=now)
+    end = EndGang(gang=state.gang.name, grace_s=policy.end_grace_s, reason=state.save_request)
+    said = f"saved step {seen.commit.step}" if answered and seen.commit else "no save came in time"
+    return Decision(state=_enter(kept, "ending"), effects=(end,), note=f"{said}; ending gang {state.gang.name}")
+
+
+def _preparing(state: RunState, seen: Observations, policy: RecoveryPolicy, now: Now) -> Decision | None:
+    assert state.gang is not None
+    worse = judge(state, seen, policy, now_s=now.wall_s)
+    if worse is not None and worse.class_name == "hang":
+        worse = None
+    known = state
+    if worse is not None:
+        known = records.rejudged(state, seen, worse, policy, now=now)
+    incident = known.incidents[-1] if known.incidents else None
+    if worse is not None and (worse.next != "in-place" or _repeats(known)):
+        marks: tuple[Effect, ...] = ()
+        if worse.exclude and worse.node and incident is not None:
+            marks = (MarkNode(node=worse.node, incident=incident.id, reason=worse.class_name),)
+        grace_s = policy.end_grace_untrusted_s if worse.suspects else policy.end_grace_s
+        end = EndGang(gang=state.gang.name, grace_s=grace_s, reason=worse.class_name)
+        return Decision(
+            state=_enter(known, "ending"),
+            effects=(*marks, end),
+            note=f"{worse.class_name} joins the incident: a new gang instead of the same pods",
+        )
+    reason = why_stop(known, policy, now_s=now.wall_s)
+    if reason is not None and now.phase_s >= policy.settle_s:
+        return _stopped(known, reason, now)
+    ready = {pod.name for pod in state.gang.pods} if state.gang.pods else _pod_names(seen)
+    settled = now.phase_s >= policy.settle_s or (worse is not None and worse.sure)
+    if ready and ready <= set(seen.ready) and settled:
+        if backoff_s(known, policy) > now.phase_s:
+            return None
+        attempt = state.attempt + 1
+        opened = records.opened(_enter(known, "opening", attempt=attempt, next_how="in-place"), how="in-place", now=now)
+        start = StartAttempt(attempt=attempt, how="in-place", gang=state.gang.name, reason=records.last_end(known))
+        return Decision(state=opened, effects=(start,), note=f"all pods ready: starting attempt {attempt} in place")
+    if now.phase_s > policy.prepare_s + backoff_s(known, policy):
+        end = EndGang(gang=state.gang.name, grace_s=policy.end_grace_untrusted_s, reason="not ready in place")
+        missing = ", ".join(sorted(ready - set(seen.ready)))
+        return Decision(
+            state=_enter(known, "ending"),
+            effects=(end,),
+            note=f"pods not ready in place ({missing}): a new gang instead",
+        )
+    return None
+
+
+def _pod_names(seen: Observations) -> set[str]:
+    return {pod.name for pod in seen.gang.pods} if seen.gang else set()
+
+
+def _ending(state: RunState, seen: Observations, policy: RecoveryPolicy, now: Now) -> Decision | None:
+    if seen.gang is None and now.phase_s <= policy.end_wait_s:
+        return None
+    if seen.gang is not None and seen.gang.alive and now.phase_s <= policy.end_grace_s + policy.end_wait_s:
+        return None
+    known = state
+    marks: tuple[Effect, ...] = ()
+    more = judge(state, seen, policy, now_s=now.wall_s)
+    if more is not None:
+        known = records.rejudged(state, seen, more, policy, now=now)
+        if more.exclude and more.node and more.node not in state.quarantined and known.incidents:
+            marks = (MarkNode(node=more.node, incident=known.incidents[-1].id, reason=more.class_name),)
+    known = records.ended(known, seen, now=now)
+    if seen.commit is not None and seen.commit.reason == "final":
+        finished = records.finished(_enter(known, "done", finished_at_s=now.wall_s), seen, now=now)
+        return Decision(state=finished, effects=marks, note=f"done at step {seen.commit.step}")
+    reason = _why_not_again(known, seen, policy, more, now)
+    if reason is not None:
+        return _stopped(known, reason, now)
+    delay_s = backoff_s(known, policy)
+    opened = None
+    if delay_s == 0:
+        opened = _open(known, nodes=seen.nodes, now=now, attempt=state.attempt + 1, how="new-gang")
+    if opened is not None:
+        return opened.model_copy(update={"effects": (*marks, *opened.effects)})
+    reason = f"back-off of {delay_s:g} s" if delay_s else _no_room(known, seen)
+    return Decision(state=_enter(known, "waiting", reason=reason), effects=marks, note=f"waiting: {reason}")
+
+
+def _why_not_again(
+    state: RunState, seen: Observations, policy: RecoveryPolicy, found: Judgement | None, now: Now
+) -> str | None:
+    if state.reason.startswith("asked to stop") or seen.stop_asked:
+        return state.reason or f"asked to stop: {seen.stop_asked}"
+    if found is not None and found.next == "stop" and state.incidents[-1].class_name == found.class_name:
+        return f"{found.class_name}: {'; '.join(found.evidence)}"
+    return why_stop(state, policy, now_s=now.wall_s)
+
+
+def _no_room(state: RunState, seen: Observations) -> str:
+    free = sum(node.free for node in seen.nodes or () if node.usable and node.name not in state.quarantined)
+    kept = f"; kept away from {', '.join(sorted(state.quarantined))}" if state.quarantined else ""
+    return f"no capacity: {state.world_size} slots wanted, {free} free{kept}"
+
+
+def _waiting(state: RunState, seen: Observations, policy: RecoveryPolicy, now: Now) -> Decision | None:
+    if now.phase_s < backoff_s(state, policy):
+        return None
+    first = not state.attempts
+    attempt = state.attempt if first else state.attempt + 1
+    opened = _open(state, nodes=seen.nodes, now=now, attempt=attempt, how="fresh" if first else "new-gang")
+    if opened is not None:
+        return opened
+    reason = _no_room(state, seen)
+    if now.phase_s > policy.capacity_wait_s:
+        return _stopped(state, f"{reason} for {policy.capacity_wait_s:g} s (policy capacity_wait_s)", now)
+    if reason != state.reason:
+        return Decision(state=state.model_copy(update={"reason": reason}), note=f"waiting: {reason}")
+    return None

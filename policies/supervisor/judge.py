@@ -1,0 +1,298 @@
+"""From one pass's observations to a judgement of how the attempt ended, or is about to."""
+
+from typing import Literal
+
+from rerail.policies import errors
+from rerail.policies.diagnosis import diagnose
+from rerail.policies.documents import RankExit, Value
+from rerail.policies.faults import Diagnosis, FaultSignal
+from rerail.policies.recovery import RecoveryPolicy
+from rerail.policies.supervisor.observations import Observations, PodView
+from rerail.policies.supervisor.state import Cause, Failure, RunState
+
+_SIGNALLED = 128
+_KILLED = 137
+_TERMINATED = 143
+
+# A rank whose peer died reports the broken collective, not the cause; such an error names no failure while another does.
+_COLLECTIVE = (
+    "ConnectionError",
+    "ConnectionResetError",
+    "ConnectionAbortedError",
+    "ConnectionRefusedError",
+    "BrokenPipeError",
+    "EOFError",
+    "DistBackendError",
+    "DistNetworkError",
+)
+
+Next = Literal["in-place", "new-gang", "stop"]
+
+
+class Judgement(Value):
+    """What happened to the attempt, and what may follow.
+
+    Attributes:
+        next: The cheapest answer that the evidence allows; ``stop`` where trying again is known to be of no use.
+        sure: False while evidence that would change the scope may still arrive.
+        trusted: Whether a save may be asked for: no faulty device and the ranks can still answer.
+        exclude: Node that the next attempt must not use.
+        suspect_since_s: Snapshots on ``node`` later than this (its clock, margin not yet taken off) are suspect.
+    """
+
+    class_name: str
+    scope: str
+    action: str
+    cause: Cause
+    next: Next
+    sure: bool = True
+    trusted: bool = False
+    node: str = ""
+    exclude: bool = False
+    device: str = ""
+    codes: tuple[str, ...] = ()
+    confidence: float = 1.0
+    evidence: tuple[str, ...] = ()
+    suspects: bool = False
+    suspect_since_s: float | None = None
+    first_sign_s: float | None = None
+    failure: Failure | None = None
+
+
+def signal_key(signal: FaultSignal) -> str:
+    """What makes a repeated report of one thing one report."""
+    return f"{signal.source}|{signal.node}|{signal.raw_ref or f'{signal.first_seen_s}|{",".join(signal.codes)}'}"
+
+
+def news(state: RunState, seen: Observations) -> tuple[FaultSignal, ...]:
+    """Signals about the gang's nodes that were not acted on yet."""
+    nodes = set(state.gang.nodes) if state.gang else set()
+    known = set(state.seen_signals)
+    return tuple(
+        signal
+        for signal in seen.signals
+        if (not nodes or signal.node in nodes) and signal_key(signal) not in known and not signal.cleared
+    )
+
+
+def root_exit(exits: tuple[RankExit, ...]) -> RankExit | None:
+    """The exit that the others follow from: an error of its own before a broken collective, then the lowest rank."""
+
+    def weight(end: RankExit) -> tuple[int, int]:
+        name = end.error.split(":", maxsplit=1)[0].rsplit(".", maxsplit=1)[-1]
+        if end.error and name not in _COLLECTIVE:
+            return (0, end.rank)
+        if end.exit_code >= _SIGNALLED and not end.error:
+            return (1, end.rank)
+        return (2 if not end.error else 3, end.rank)
+
+    own = [end for end in exits if end.exit_code != errors.DONE]
+    return min(own, key=weight, default=None)
+
+
+def judge(state: RunState, seen: Observations, policy: RecoveryPolicy, *, now_s: float) -> Judgement | None:
+    """Judge the running attempt; None while it is well."""
+    diagnosis = _of_signals(news(state, seen), now_s=now_s)
+    if diagnosis is not None:
+        return diagnosis
+    ended = _of_exits(state, seen) or _of_pods(seen)
+    if ended is not None:
+        return ended
+    return _of_silence(state, seen, policy)
+
+
+def _of_signals(signals: tuple[FaultSignal, ...], *, now_s: float) -> Judgement | None:
+    found = diagnose(signals, (), now_s=now_s) if signals else None
+    if found is None or found.scope in (None, "process") or found.quarantine == "none":
+        return None
+    return _hardware(found)
+
+
+def _hardware(found: Diagnosis) -> Judgement:
+    return Judgement(
+        class_name=found.class_,
+        scope=found.scope or "node",
+        action=found.action,
+        cause="hardware",
+        next="new-gang",
+        trusted=not found.suspects,
+        node=found.node,
+        exclude=found.quarantine != "none",
+        device=found.devices[0] if found.devices else "",
+        codes=found.codes,
+        confidence=found.confidence,
+        evidence=found.evidence,
+        suspects=found.suspects,
+        suspect_since_s=found.first_seen_s,
+        first_sign_s=found.first_seen_s,
+    )
+
+
+def _of_exits(state: RunState, seen: Observations) -> Judgement | None:
+    codes = {end.exit_code for end in seen.exits} | {
+        pod.exit_code for pod in _pods(seen) if pod.exit_code is not None and pod.farewell
+    }
+    root = root_exit(seen.exits)
+    if errors.DAMAGE_MET in codes:
+        return Judgement(
+            class_name="checkpoint-damage",
+            scope="cluster",
+            action="none",
+            cause="damage",
+            next="new-gang",
+            evidence=("a rank met a damaged checkpoint while loading and marked it bad (exit code 88)",),
+        )
+    if codes & {errors.DO_NOT_RETRY, errors.NVRX_TERMINAL}:
+        code = min(codes & {errors.DO_NOT_RETRY, errors.NVRX_TERMINAL})
+        said = f": {root.error}" if root and root.error else ""
+        return Judgement(
+            class_name="do-not-retry",
+            scope="process",
+            action="none",
+            cause="application",
+            next="stop",
+            evidence=(f"a rank left with exit code {code}, which asks for no retry{said}",),
+        )
+    if root is not None and root.exit_code not in (errors.SAVED_AND_LEFT, errors.LEFT_UNSAVED):
+        return _of_root(state, seen, root)
+    if codes & {errors.SAVED_AND_LEFT, errors.LEFT_UNSAVED}:
+        saved = errors.SAVED_AND_LEFT in codes
+        return Judgement(
+            class_name="preemption",
+            scope="cluster",
+            action="none",
+            cause="preemption",
+            next="new-gang",
+            evidence=(
+                "the ranks were asked to leave and saved first (exit code 85)"
+                if saved
+                else "the ranks were asked to leave and could not save (exit code 86)",
+            ),
+        )
+    return None
+
+
+def _of_root(state: RunState, seen: Observations, root: RankExit) -> Judgement:
+    nodes = state.gang.nodes if state.gang else ()
+    node = _node_of(state, root.rank)
+    if any(pod.reason == "OOMKilled" for pod in _pods(seen)):
+        return Judgement(
+            class_name="oom",
+            scope="process",
+            action="restart_app",
+            cause="application",
+            next="new-gang",
+            node=node,
+            evidence=(f"rank {root.rank} was killed for memory at step {root.step}",),
+            failure=Failure(error="OOMKilled", step=root.step, nodes=nodes),
+        )
+    if root.exit_code >= _SIGNALLED and not root.error:
+        return Judgement(
+            class_name="killed",
+            scope="process",
+            action="restart_app",
+            cause="unknown",
+            next="in-place",
+            sure=False,
+            node=node,
+            confidence=0.5,
+            evidence=(f"rank {root.rank} was ended by signal {root.exit_code - _SIGNALLED} at step {root.step}",),
+        )
+    error = root.error or f"exit code {root.exit_code}"
+    return Judgement(
+        class_name="app-error",
+        scope="process",
+        action="restart_app",
+        cause="application",
+        next="in-place",
+        sure=bool(root.error) and root.error.split(":", maxsplit=1)[0] not in _COLLECTIVE,
+        node=node,
+        evidence=(f"rank {root.rank} ended after step {root.step} with {error}",),
+        failure=Failure(error=error, step=root.step, nodes=nodes),
+    )
+
+
+def _of_pods(seen: Observations) -> Judgement | None:
+    pods = _pods(seen)
+    lost = [pod for pod in pods if pod.phase == "gone" or (pod.phase == "failed" and not pod.farewell)]
+    if lost:
+        node = lost[0].node
+        others = [pod for pod in pods if pod.node == node and pod not in lost]
+        return Judgement(
+            class_name="node-lost" if not others else "pod-lost",
+            scope="node",
+            action="investigate",
+            cause="infrastructure",
+            next="new-gang",
+            node=node,
+            exclude=not others,
+            confidence=0.7,
+            evidence=(f"every process of pod {lost[0].name} on node {node} ended without a farewell",),
+        )
+    failed = [pod for pod in pods if pod.phase == "failed"]
+    if failed:
+        pod = failed[0]
+        drained = pod.exit_code == _TERMINATED or pod.reason in ("NodeShutdown", "Evicted", "DisruptionTarget")
+        return Judgement(
+            class_name="evicted" if drained else "pod-failed",
+            scope="cluster" if drained else "process",
+            action="none" if drained else "restart_app",
+            cause="preemption" if drained else "unknown",
+            next="new-gang",
+            node=pod.node,
+            evidence=(f"pod {pod.name} ended with exit code {pod.exit_code} {pod.reason}".rstrip(),),
+        )
+    if pods and all(pod.phase == "succeeded" for pod in pods) and not _final(seen):
+        return Judgement(
+            class_name="no-final-commit",
+            scope="process",
+            action="none",
+            cause="application",
+            next="stop",
+            evidence=("every rank ended with 0, but there is no final commit; end the script with ckpt.finish(step)",),
+        )
+    return None
+
+
+def _of_silence(state: RunState, seen: Observations, policy: RecoveryPolicy) -> Judgement | None:
+    beat = seen.heartbeat
+    age_s = seen.heartbeat_age_s
+    if seen.gang is None or not seen.gang.alive or _final(seen):
+        return None
+    if beat is None or beat.first_step is None:
+        limit_s, doing = policy.load_within_s, "loading"
+    elif beat.phase in ("training", ""):
+        limit_s, doing = max(policy.hang_after_s, policy.hang_factor * (beat.step_time_s or 0.0)), "training"
+    else:
+        limit_s, doing = policy.phase_within_s, beat.phase
+    if age_s <= limit_s:
+        return None
+    step = beat.step if beat else None
+    return Judgement(
+        class_name="hang",
+        scope="process",
+        action="restart_app",
+        cause="unknown",
+        next="in-place",
+        confidence=0.6,
+        evidence=(
+            f"no step after step {step} for {age_s:.1f} s while {doing} (limit {limit_s:.1f} s), "
+            "though every process lives",
+        ),
+        failure=Failure(error="hang", step=step, nodes=state.gang.nodes if state.gang else ()),
+    )
+
+
+def _final(seen: Observations) -> bool:
+    return seen.commit is not None and seen.commit.reason == "final"
+
+
+def _pods(seen: Observations) -> tuple[PodView, ...]:
+    return seen.gang.pods if seen.gang else ()
+
+
+def _node_of(state: RunState, rank: int) -> str:
+    for pod in state.gang.pods if state.gang else ():
+        if pod.first_rank <= rank < pod.first_rank + pod.ranks:
+            return pod.node
+    return ""

@@ -1,0 +1,211 @@
+"""How attempts and incidents are written down as the machine moves; the report is computed from nothing else."""
+
+from rerail.policies.documents import How, Start
+from rerail.policies.recovery import RecoveryPolicy
+from rerail.policies.supervisor.judge import Judgement, news, signal_key
+from rerail.policies.supervisor.observations import Now, Observations
+from rerail.policies.supervisor.state import AttemptRecord, Incident, RunState, Suspicion
+
+
+def opened(state: RunState, *, how: How, now: Now) -> RunState:
+    """Add the record of the attempt that is being opened."""
+    gang = state.gang
+    record = AttemptRecord(
+        n=state.attempt,
+        gang=gang.name if gang else "",
+        nodes=gang.nodes if gang else (),
+        how=how,
+        opened_at_s=now.wall_s,
+    )
+    return state.model_copy(update={"attempts": (*state.attempts, record)})
+
+
+def last_end(state: RunState) -> str:
+    """How the newest attempt ended, in words; empty before the first end."""
+    return state.attempts[-1].end_cause if state.attempts else ""
+
+
+def started(state: RunState, start: Start, *, now: Now) -> RunState:
+    """The start stands: the attempt may run."""
+    state = _amend(
+        state,
+        how=start.how,
+        started_at_s=now.wall_s,
+        started_from_step=start.load.step if start.load else 0,
+        skipped=tuple(f"step {skip.step} of attempt {skip.attempt}: {skip.why}" for skip in start.skipped),
+    )
+    return _amend_open_incident(state, started_at_s=now.wall_s)
+
+
+def progressed(state: RunState, seen: Observations, *, now: Now) -> RunState | None:
+    """The first step of the attempt was reported: the recovery is over. None when that is known already."""
+    beat = seen.heartbeat
+    record = state.attempts[-1] if state.attempts else None
+    if beat is None or record is None or record.first_step_at_s is not None or beat.first_step_at_s is None:
+        return None
+    if beat.attempt != state.attempt:
+        return None
+    state = _amend(state, loaded_at_s=beat.loaded_at_s, first_step_at_s=beat.first_step_at_s)
+    incident = state.incidents[-1] if state.incidents else None
+    if incident is None or incident.recovered_at_s is not None:
+        return state
+    lost = None
+    if incident.lost_from_step is not None and record.started_from_step is not None:
+        lost = max(0, incident.lost_from_step - record.started_from_step)
+    return _amend_open_incident(
+        state, loaded_at_s=beat.loaded_at_s, recovered_at_s=min(beat.first_step_at_s, now.wall_s), lost_steps=lost
+    )
+
+
+def incident(state: RunState, seen: Observations, found: Judgement, policy: RecoveryPolicy, *, now: Now) -> RunState:
+    """Open the incident that ends the running attempt, and charge the attempt once."""
+    new = Incident(
+        id=f"{state.run}-a{state.attempt}",
+        attempt=state.attempt,
+        detected_at_s=now.wall_s,
+        decided_at_s=now.wall_s,
+        lost_from_step=_last_step(seen),
+        **_judged(found),
+    )
+    state = state.model_copy(update={"incidents": (*state.incidents, new)})
+    return _consequences(_amend(state, **_snapshot(seen, state.attempt)), seen, found, policy)
+
+
+def rejudged(state: RunState, seen: Observations, found: Judgement, policy: RecoveryPolicy, *, now: Now) -> RunState:
+    """Better evidence for the open incident: the charge moves with the diagnosis. Weaker evidence changes nothing."""
+    current = state.incidents[-1] if state.incidents else None
+    if current is None or current.attempt != state.attempt:
+        return incident(state, seen, found, policy, now=now)
+    if _rank(found) <= _rank_of(current):
+        return _amend(state, **_snapshot(seen, state.attempt))
+    evidence = tuple(dict.fromkeys((*found.evidence, *current.evidence)))
+    better = current.model_copy(update={**_judged(found), "evidence": evidence})
+    if current.first_sign_s is not None:
+        first = min(current.first_sign_s, better.first_sign_s or current.first_sign_s)
+        better = better.model_copy(update={"first_sign_s": first})
+    state = state.model_copy(update={"incidents": (*state.incidents[:-1], better)})
+    return _consequences(_amend(state, **_snapshot(seen, state.attempt)), seen, found, policy)
+
+
+def save_asked(state: RunState, *, now: Now) -> RunState:
+    """The ranks were asked to save because of the open incident."""
+    return _amend_open_incident(state, save_asked_at_s=now.wall_s)
+
+
+def saved(state: RunState, *, answered: bool, now: Now) -> RunState:
+    """The save came, or its time is over."""
+    return _amend_open_incident(state, saved_at_s=now.wall_s) if answered else state
+
+
+def ended(state: RunState, seen: Observations, *, now: Now) -> RunState:
+    """The gang is gone."""
+    state = _amend(state, ended_at_s=now.wall_s, **_snapshot(seen, state.attempt))
+    return _amend_open_incident(state, ended_at_s=now.wall_s)
+
+
+def finished(state: RunState, seen: Observations, *, now: Now) -> RunState:
+    """The run is done: its last attempt ends without an incident."""
+    return _amend(state, ended_at_s=now.wall_s, end_cause="done", **_snapshot(seen, state.attempt))
+
+
+def _judged(found: Judgement) -> dict[str, object]:
+    return {
+        "class_name": found.class_name,
+        "scope": found.scope,
+        "action": found.action,
+        "cause": found.cause,
+        "codes": found.codes,
+        "node": found.node,
+        "device": found.device,
+        "confidence": found.confidence,
+        "trusted": not found.suspects,
+        "evidence": found.evidence,
+        "first_sign_s": found.first_sign_s,
+    }
+
+
+# Evidence about a device outweighs how processes ended, and a named error outweighs a silent end.
+_WEIGHTS = {"hardware": 5, "damage": 4, "application": 3, "preemption": 2, "infrastructure": 2, "unknown": 1}
+
+
+def _rank(found: Judgement) -> tuple[int, bool]:
+    return (_WEIGHTS[found.cause], found.sure)
+
+
+def _rank_of(current: Incident) -> tuple[int, bool]:
+    return (_WEIGHTS[current.cause], current.confidence > 0.5)  # noqa: PLR2004 (an unsure judgement has half)
+
+
+def _consequences(state: RunState, seen: Observations, found: Judgement, policy: RecoveryPolicy) -> RunState:
+    keys = tuple(dict.fromkeys((*state.seen_signals, *(signal_key(signal) for signal in news(state, seen)))))
+    quarantined = dict(state.quarantined)
+    if found.exclude and found.node:
+        quarantined[found.node] = f"{found.class_name} in attempt {state.attempt}"
+    suspicions = state.suspicions
+    if found.suspects and found.node:
+        since_s = found.suspect_since_s
+        suspicions = (
+            *suspicions,
+            Suspicion(
+                attempt=state.attempt,
+                node=found.node,
+                since_s=None if since_s is None else since_s - policy.suspect_margin_s,
+                why=f"{found.class_name} on {found.node}",
+            ),
+        )
+    state = _amend(
+        state,
+        end_cause=f"{found.class_name}: {found.evidence[0] if found.evidence else found.scope}",
+        charged_to=found.cause,
+        failure=found.failure,
+    )
+    return state.model_copy(
+        update={"seen_signals": keys, "quarantined": quarantined, "suspicions": tuple(dict.fromkeys(suspicions))}
+    )
+
+
+def _snapshot(seen: Observations, attempt: int) -> dict[str, object]:
+    """What the passing observations say about the attempt, for its record."""
+    facts: dict[str, object] = {}
+    last = _last_step(seen)
+    if last is not None:
+        facts["last_step"] = last
+    beat = seen.heartbeat
+    if beat is not None and beat.attempt == attempt:
+        facts["saving_s"] = beat.saving_s
+        facts["step_time_s"] = beat.step_time_s
+        if beat.first_step_at_s is not None:
+            facts["first_step_at_s"] = beat.first_step_at_s
+            facts["loaded_at_s"] = beat.loaded_at_s
+    if seen.commit is not None and seen.commit.attempt == attempt:
+        facts["last_commit_step"] = seen.commit.step
+        facts["last_step"] = max(seen.commit.step, last or 0)
+    codes = {f"rank-{end.rank}": end.exit_code for end in seen.exits}
+    for pod in seen.gang.pods if seen.gang else ():
+        if pod.exit_code is not None:
+            codes[pod.name] = pod.exit_code
+    if codes:
+        facts["exit_codes"] = codes
+    return facts
+
+
+def _last_step(seen: Observations) -> int | None:
+    steps = [end.step for end in seen.exits if end.step is not None]
+    if seen.heartbeat is not None:
+        steps.append(seen.heartbeat.step)
+    return max(steps, default=None)
+
+
+def _amend(state: RunState, **changes: object) -> RunState:
+    if not state.attempts:
+        return state
+    record = state.attempts[-1].model_copy(update=changes)
+    return state.model_copy(update={"attempts": (*state.attempts[:-1], record)})
+
+
+def _amend_open_incident(state: RunState, **changes: object) -> RunState:
+    if not state.incidents or state.incidents[-1].recovered_at_s is not None:
+        return state
+    return state.model_copy(
+        update={"incidents": (*state.incidents[:-1], state.incidents[-1].model_copy(update=changes))}
+    )
