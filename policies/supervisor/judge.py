@@ -14,7 +14,7 @@ _SIGNALLED = 128
 _KILLED = 137
 _TERMINATED = 143
 
-# A rank whose peer died reports the broken collective, not the cause; such an error names no failure while another does.
+# A rank whose peer died reports the broken collective, not the cause: it names no failure while another error does.
 _COLLECTIVE = (
     "ConnectionError",
     "ConnectionResetError",
@@ -61,7 +61,8 @@ class Judgement(Value):
 
 def signal_key(signal: FaultSignal) -> str:
     """What makes a repeated report of one thing one report."""
-    return f"{signal.source}|{signal.node}|{signal.raw_ref or f'{signal.first_seen_s}|{",".join(signal.codes)}'}"
+    where = signal.raw_ref or f"{signal.first_seen_s}|{','.join(signal.codes)}"
+    return f"{signal.source}|{signal.node}|{where}"
 
 
 def news(state: RunState, seen: Observations) -> tuple[FaultSignal, ...]:
@@ -268,6 +269,7 @@ def _of_silence(state: RunState, seen: Observations, policy: RecoveryPolicy) -> 
     if age_s <= limit_s:
         return None
     step = beat.step if beat else None
+    what = f"no step after step {step} for {age_s:.1f} s while {doing} (limit {limit_s:.1f} s)"
     return Judgement(
         class_name="hang",
         scope="process",
@@ -275,10 +277,7 @@ def _of_silence(state: RunState, seen: Observations, policy: RecoveryPolicy) -> 
         cause="unknown",
         next="in-place",
         confidence=0.6,
-        evidence=(
-            f"no step after step {step} for {age_s:.1f} s while {doing} (limit {limit_s:.1f} s), "
-            "though every process lives",
-        ),
+        evidence=(f"{what}, though every process lives",),
         failure=Failure(error="hang", step=step, nodes=state.gang.nodes if state.gang else ()),
     )
 
