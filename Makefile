@@ -1,0 +1,52 @@
+# Each target does its own set-up: Python >= 3.11 with venv is all that must be there.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TYPING := $(VENV)/typing/rerail
+PYTEST_WORKERS ?= auto
+MYPY := MYPYPATH=$(VENV)/typing $(BIN)/mypy --config-file pyproject.toml
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types walls pytest bench bench-full clean
+
+help: ## Show the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit("Rerail needs Python >= 3.11; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+$(TYPING)/.linked: | $(BIN)/python
+	@mkdir -p $(TYPING)/examples
+	@for room in policies plugins workflows; do ln -sfn ../../../$$room $(TYPING)/$$room; done
+	@ln -sfn ../../../../examples/01-local-gang $(TYPING)/examples/local_gang
+	@touch $@
+
+demo: $(VENV)/.demo ## Run the main job: a gang of four real processes loses a GPU, resumes elsewhere, and proves it
+	$(BIN)/rerail drill gpu --keep demo
+
+test: lint types walls pytest ## Check everything (CI=true adds the full matrices)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev $(TYPING)/.linked
+	$(MYPY) -p rerail.policies -p rerail.plugins -p rerail.workflows -p rerail.examples.local_gang
+
+walls: $(VENV)/.dev
+	$(BIN)/lint-imports
+
+pytest: $(VENV)/.dev
+	$(BIN)/pytest -n $(PYTEST_WORKERS)
+
+clean: ## Remove what the other targets made in the checkout
+	rm -rf $(VENV) demo build ./*.egg-info
