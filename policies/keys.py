@@ -64,6 +64,11 @@ def manifest(attempt: int, step: int) -> str:
     return f"{COMMITS}{_inverted(attempt, ATTEMPT_LIMIT, 'attempt')}.2.{_inverted(step, STEP_LIMIT, 'step')}.json"
 
 
+def manifests_of(attempt: int) -> str:
+    """Prefix of all manifests of ``attempt``, the highest step first."""
+    return f"{COMMITS}{_inverted(attempt, ATTEMPT_LIMIT, 'attempt')}.2."
+
+
 def folder(attempt: int, step: int, save_id: str, *, base: str | None = None) -> str:
     """Folder of one save, ending in '/'. An incremental save stands inside the folder of its ``base`` (a full save)."""
     return f"{base or SHARDS}{attempt}.{step}.{save_id}/"
