@@ -17,6 +17,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
 from rerail.examples.local_gang.model import Floats
 from rerail.examples.local_gang.optim import Halves
 from rerail.examples.local_gang.rendezvous import gather, join

@@ -98,16 +98,11 @@ class Sampler:
         return mine, len(whole)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream stands, and what it is a stream of."""
-        return {
-            "offset": self.offset,
-            "epoch": self.epoch,
-            "seen": self.seen,
-            "stream": [self.samples, self.batch, self.seed],
-        }
+        """Where in the epoch the stream stands, and what it is a stream of; ``epoch`` is a part of its own."""
+        return {"offset": self.offset, "seen": self.seen, "stream": [self.samples, self.batch, self.seed]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved position.
+        """Go on from a saved position; set ``epoch`` as well.
 
         Raises:
             ValueError: The position belongs to another stream (other text, batch or seed).
@@ -118,4 +113,4 @@ class Sampler:
                 f"the saved position is one in (samples, batch, seed) {state['stream']}, this is {mine}: "
                 "resume with the text (Python version) and the options of the run"
             )
-        self.epoch, self.offset, self.seen = int(state["epoch"]), int(state["offset"]), str(state["seen"])
+        self.offset, self.seen = int(state["offset"]), str(state["seen"])

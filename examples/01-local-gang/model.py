@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from rerail.examples.local_gang.data import CONTEXT, WINDOW, Ids
 
 Floats = NDArray[np.float32]
@@ -15,26 +16,10 @@ KEEP = np.float32(0.9)
 """Share of hidden units that dropout keeps."""
 
 
-class Random:
-    """This rank's own random numbers. Every rank draws from a stream of its own, so every rank saves its own."""
-
-    def __init__(self, seed: int, rank: int) -> None:
-        self.generator = np.random.default_rng([seed, rank])
-
-    def keep(self, shape: tuple[int, int]) -> Floats:
-        """A dropout mask, scaled so that the expected value stays."""
-        kept = self.generator.random(shape, dtype=np.float32) < KEEP
-        return kept.astype(np.float32) * np.float32(1 / KEEP)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The generator's state; numbers of 128 bits as text, since not every format carries them."""
-        state = self.generator.bit_generator.state
-        return {**state, "state": {name: str(value) for name, value in state["state"].items()}}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on in the saved stream."""
-        numbers = {name: int(value) for name, value in state["state"].items()}
-        self.generator.bit_generator.state = {**state, "state": numbers}
+def dropout(generator: np.random.Generator, shape: tuple[int, int]) -> Floats:
+    """A mask that keeps the share ``KEEP``, scaled so that the expected value stays."""
+    kept = generator.random(shape, dtype=np.float32) < KEEP
+    return kept.astype(np.float32) * np.float32(1 / KEEP)
 
 
 class Model:
@@ -56,10 +41,10 @@ class Model:
         self.shapes = shapes
         self.flat: Floats = np.zeros(sum(int(np.prod(shape)) for shape in shapes.values()), dtype=np.float32)
         self.named = self._views(self.flat)
-        generator = np.random.default_rng([seed, 2**31])
+        start = np.random.default_rng([seed, 2**31])
         for name, scale in (("embedding", 1.0), ("hidden.weight", (CONTEXT * WIDTH) ** -0.5), ("output.weight", 0.05)):
             view = self.named[name]
-            view[...] = scale * generator.standard_normal(view.shape, dtype=np.float32)
+            view[...] = scale * start.standard_normal(view.shape, dtype=np.float32)
 
     def _views(self, flat: Floats) -> dict[str, Floats]:
         views, begin = {}, 0
@@ -69,12 +54,12 @@ class Model:
             begin += size
         return views
 
-    def loss_and_gradient(self, windows: Ids, random: Random, *, total: int) -> tuple[float, Floats]:
+    def loss_and_gradient(self, windows: Ids, generator: np.random.Generator, *, total: int) -> tuple[float, Floats]:
         """This rank's share of the batch's mean loss (nats per character), and of its gradient.
 
         Args:
             windows: Rows of ``CONTEXT + WINDOW`` characters; a rank may have none in a short batch.
-            random: Source of the dropout mask.
+            generator: Source of the dropout mask: this rank's own, or all ranks would drop the same units.
             total: Samples of all ranks in this batch; shares of all ranks add up to the mean.
         """
         weights = self.named
@@ -85,7 +70,7 @@ class Model:
         embedded = weights["embedding"][windows[:, :-1]]
         inputs = np.concatenate([embedded[:, at : at + WINDOW] for at in range(CONTEXT)], axis=2).reshape(rows, -1)
         hidden = inputs @ weights["hidden.weight"] + weights["hidden.bias"]
-        mask = random.keep(hidden.shape) * (hidden > 0)
+        mask = dropout(generator, hidden.shape) * (hidden > 0)
         hidden *= mask
         logits = hidden @ weights["output.weight"] + weights["output.bias"]
         logits -= logits.max(axis=1, keepdims=True)

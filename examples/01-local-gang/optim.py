@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from rerail.examples.local_gang.model import Floats
 
 Halves = NDArray[np.float16]

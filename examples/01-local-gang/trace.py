@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from typing import Self
 
 from rerail.examples.local_gang.data import Ids
 from rerail.examples.local_gang.model import Floats
@@ -22,6 +23,13 @@ class Trace:
             Path(folder).mkdir(parents=True, exist_ok=True)
             name = f"trace-a{os.environ.get('RERAIL_ATTEMPT', '0')}-r{rank}.jsonl"
             self._file = (Path(folder) / name).open("a", encoding="utf-8", buffering=1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
 
     def step(
         self,

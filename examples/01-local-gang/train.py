@@ -11,13 +11,14 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
+
 from rerail.examples.local_gang import inject
 from rerail.examples.local_gang.allreduce import Group
 from rerail.examples.local_gang.data import Sampler, Text
-from rerail.examples.local_gang.model import Model, Random
+from rerail.examples.local_gang.model import Model
 from rerail.examples.local_gang.optim import Adam, ClipByLoss, HalfWire, LossScaler, WarmupThenDecay
 from rerail.examples.local_gang.trace import Trace
-from rerail.plugins.trainer import Checkpointer, Every
+from rerail.plugins.trainer import Checkpointer, Every, RandomState
 
 PRINT_EVERY_STEPS = 20
 
@@ -35,7 +36,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def train(options: argparse.Namespace, group: Group) -> None:
+def train(options: argparse.Namespace, group: Group, trace: Trace) -> None:
     """Make all steps that are still to make."""
     text = Text.of_python()
     samples = min(options.samples or text.samples, text.samples)
@@ -45,22 +46,22 @@ def train(options: argparse.Namespace, group: Group) -> None:
     scaler = LossScaler()
     clip = ClipByLoss()
     wire = HalfWire(model.flat.size)
-    random = Random(options.seed, group.rank)
+    generator = np.random.default_rng([options.seed, group.rank])
     sampler = Sampler(samples, options.batch, seed=options.seed, rank=group.rank, world_size=group.world_size)
 
     checkpointer = Checkpointer.from_env(
         group=group,
         shared={"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "user": clip},
-        per_rank={"rng": random, "data": sampler, "distributed": wire},
+        per_rank={"rng": RandomState(generator), "data": sampler, "distributed": wire},
         every=Every(steps=options.save_every),
         in_background=options.in_background,
     )
-    trace = Trace(group.rank)
     step = checkpointer.restore()
+    sampler.epoch = checkpointer.epoch
     while step < options.steps:
         inject.before_step(step + 1, group.rank)
         ids, total = sampler.take()
-        loss, gradient = model.loss_and_gradient(text.windows(ids), random, total=total)
+        loss, gradient = model.loss_and_gradient(text.windows(ids), generator, total=total)
         scale, rate = scaler.scale, scheduler.rate
         reduced = group.all_reduce(wire.pack(gradient, scale), loss, flag=checkpointer.wish())
         finite = bool(np.isfinite(reduced.total).all())
@@ -95,8 +96,9 @@ def train(options: argparse.Namespace, group: Group) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Meet the other ranks and train."""
-    with Group.from_env() as group:
-        train(parse(argv), group)
+    options = parse(argv)
+    with Group.from_env() as group, Trace(group.rank) as trace:
+        train(options, group, trace)
 
 
 if __name__ == "__main__":

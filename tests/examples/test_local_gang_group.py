@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from rerail.examples.local_gang.allreduce import Group
 
 

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
-from rerail.examples.local_gang.model import Model, Random
+
+from rerail.examples.local_gang.model import Model, dropout
 from rerail.examples.local_gang.optim import Adam, ClipByLoss, HalfWire, LossScaler, WarmupThenDecay
+from rerail.plugins.trainer.rng import RandomState
 
 
 def test_scale_doubles_after_good_steps_and_halves_on_overflow() -> None:
@@ -64,16 +66,16 @@ def test_clip_follows_the_loss() -> None:
 
 
 def test_every_rank_goes_on_in_its_own_random_stream_whatever_it_had_drawn() -> None:  # case C2-07
-    ranks = [Random(1, rank) for rank in range(4)]
-    for rank, random in enumerate(ranks):
-        random.generator.random(10 + rank)
-    saved = [random.state_dict() for random in ranks]
-    expected = [random.keep((3, 5)) for random in ranks]
-    assert len({mask.tobytes() for mask in expected}) == 4
+    generators = [np.random.default_rng([1, rank]) for rank in range(4)]
+    for rank, generator in enumerate(generators):
+        generator.random(10 + rank)
+    saved = [RandomState(generator, python=False).state_dict() for generator in generators]
+    expected = [dropout(generator, (3, 5)).tobytes() for generator in generators]
+    assert len(set(expected)) == 4
     for rank, state in enumerate(saved):
-        again = Random(99, 0)
-        again.load_state_dict(state)
-        assert again.keep((3, 5)).tobytes() == expected[rank].tobytes()
+        again = np.random.default_rng(99)
+        RandomState(again, python=False).load_state_dict(state)
+        assert dropout(again, (3, 5)).tobytes() == expected[rank]
 
 
 def test_gradient_is_the_slope_of_the_loss() -> None:
@@ -81,9 +83,9 @@ def test_gradient_is_the_slope_of_the_loss() -> None:
     windows = np.random.default_rng(0).integers(0, 7, (2, 72))
 
     def loss() -> float:
-        return model.loss_and_gradient(windows, Random(1, 0), total=2)[0]
+        return model.loss_and_gradient(windows, np.random.default_rng(1), total=2)[0]
 
-    _, gradient = model.loss_and_gradient(windows, Random(1, 0), total=2)
+    _, gradient = model.loss_and_gradient(windows, np.random.default_rng(1), total=2)
     direction = np.random.default_rng(1).standard_normal(model.flat.size).astype(np.float32)
     start, nudge = model.flat.copy(), np.float32(2e-4)
     model.flat[...] = start + nudge * direction
@@ -93,8 +95,8 @@ def test_gradient_is_the_slope_of_the_loss() -> None:
 
 
 def test_a_rank_without_samples_adds_nothing() -> None:
-    model, random = Model(7, seed=3), Random(1, 0)
-    loss, gradient = model.loss_and_gradient(np.zeros((0, 72), dtype=np.int64), random, total=1)
+    model, generator = Model(7, seed=3), np.random.default_rng(1)
+    loss, gradient = model.loss_and_gradient(np.zeros((0, 72), dtype=np.int64), generator, total=1)
     assert loss == 0.0
     assert not gradient.any()
 
