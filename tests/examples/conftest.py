@@ -15,14 +15,29 @@ import pytest
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _until(
+    condition: Callable[[], bool], what: str, output: Callable[[], str] = str, *, deadline_s: float = 60.0
+) -> None:
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"not within {deadline_s} s: {what}\n{output()}"
+        time.sleep(0.005)
+
+
 @pytest.fixture
 def free_port() -> Callable[[], int]:
-    def find() -> int:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return int(probe.getsockname()[1])
+    return _free_port
 
-    return find
+
+@pytest.fixture
+def until() -> Callable[..., None]:
+    return _until
 
 
 @dataclass
@@ -59,8 +74,10 @@ class Gangs:
     """Starts gangs, and ends what is left of them."""
 
     folder: Path
-    port: Callable[[], int]
     started: list[Gang] = field(default_factory=list)
+
+    port = staticmethod(_free_port)
+    until = staticmethod(_until)
 
     def start(
         self,
@@ -97,21 +114,20 @@ class Gangs:
             gang.logs.append(log)
         return gang
 
+    def end(self) -> None:
+        for gang in self.started:
+            gang.kill()
+
 
 @pytest.fixture
-def gangs(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Gangs]:
-    found = Gangs(tmp_path, free_port)
+def gangs(tmp_path: Path) -> Iterator[Gangs]:
+    found = Gangs(tmp_path)
     yield found
-    for gang in found.started:
-        gang.kill()
+    found.end()
 
 
-@pytest.fixture
-def until() -> Callable[..., None]:
-    def wait(condition: Callable[[], bool], what: str, deadline_s: float = 60.0) -> None:
-        end = time.monotonic() + deadline_s
-        while not condition():
-            assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
-            time.sleep(0.005)
-
-    return wait
+@pytest.fixture(scope="module")
+def module_gangs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gangs]:
+    found = Gangs(tmp_path_factory.mktemp("logs"))
+    yield found
+    found.end()

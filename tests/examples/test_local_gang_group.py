@@ -120,7 +120,7 @@ def test_death_is_seen_while_another_rank_is_still_awaited(gangs: Any, until: Ca
     gang = gangs.start(code=[SURVIVOR, STOPS, SURVIVOR, SURVIVOR])  # rank 1 never comes to the sum
     until(lambda: all("met" in log.read_text() for log in gang.logs), "all ranks met")
     gang.kill(3)
-    until(lambda: all(gang.processes[rank].poll() == 7 for rank in (0, 2)), "ranks 0 and 2 noticed", 10)
+    until(lambda: all(gang.processes[rank].poll() == 7 for rank in (0, 2)), "ranks 0 and 2 noticed", deadline_s=10)
 
 
 def test_zombie_of_an_older_start_is_not_let_in(free_port: Callable[[], int]) -> None:
