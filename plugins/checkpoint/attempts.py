@@ -5,9 +5,11 @@ is in the opener's list, or its writer sees the seal and asks the start. Listing
 commits (tests/checkpoint/test_interleavings.py shows it).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rerail.plugins.checkpoint.listing import Commits
+from rerail.plugins.checkpoint.notes import mark_commit
 from rerail.plugins.checkpoint.resolve import Resolution, read_start, resolve_below
 from rerail.plugins.checkpoint.store import Exists, RunStore
 from rerail.policies import keys
@@ -20,7 +22,7 @@ from rerail.policies.errors import (
     SupersededError,
     UsageError,
 )
-from rerail.policies.manifest import Layout
+from rerail.policies.manifest import Layout, Manifest
 
 __all__ = [
     "Opening",
@@ -129,6 +131,7 @@ def start_attempt(
     known: bool = False,
     layout: Layout | None = None,
     step: int | None = None,
+    suspect: Callable[[Manifest], str | None] | None = None,
 ) -> Start:
     """The last two steps of opening a sealed attempt: LIST, then the start. Anybody may repeat them.
 
@@ -143,6 +146,7 @@ def start_attempt(
         known: Labels or a Workflow say that the run had an attempt before.
         layout: The gang's parallel layout; None compares only the world size.
         step: Load exactly this step of the chain.
+        suspect: Why a commit cannot be trusted although it is not marked; it is skipped, and marked ``suspect``.
 
     Returns:
         The start that stands, own or other's.
@@ -160,7 +164,26 @@ def start_attempt(
         raise SupersededError(f"attempt {newest} of run {run.run!r} was opened; attempt {attempt} will not start")
     if newest != attempt:
         raise UsageError(f"attempt {attempt} of run {run.run!r} is not sealed; seal it before it is started")
-    found = resolve_below(run, commits, below=attempt, known=known, step=step, layout=layout, world_size=world_size)
+    doubts: dict[tuple[int, int], str] = {}
+
+    def doubt(manifest: Manifest) -> str | None:
+        why = suspect(manifest) if suspect else None
+        if why is not None:
+            doubts[manifest.attempt, manifest.step] = why
+        return why
+
+    found = resolve_below(
+        run,
+        commits,
+        below=attempt,
+        known=known,
+        step=step,
+        layout=layout,
+        world_size=world_size,
+        suspect=doubt if suspect else None,
+    )
+    for (of_attempt, of_step), why in doubts.items():
+        mark_commit(run, attempt=of_attempt, step=of_step, kind="suspect", why=why, writer=writer)
     if found.decision == "blocked":
         raise ResumeBlockedError(blocked_message(found))
     start = Start(

@@ -5,7 +5,7 @@ digests while they load, and mark what they find. Only damage, ``bad`` and ``sus
 everything else that keeps a commit from being used blocks, because an older one would lose work for no reason.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rerail.plugins.checkpoint.listing import Commits, Marks, RequestMeter
@@ -15,7 +15,7 @@ from rerail.policies import keys
 from rerail.policies.documents import ChainLink, RunDoc, Skipped, Start
 from rerail.policies.errors import DamagedError, NewerFormatError, NotFoundError, RefusedError
 from rerail.policies.lineage import chain_from, links
-from rerail.policies.manifest import Layout
+from rerail.policies.manifest import Layout, Manifest
 from rerail.policies.resolving import (
     Resolution,
     exhausted,
@@ -82,10 +82,12 @@ def resolve_below(
     step: int | None = None,
     layout: Layout | None = None,
     world_size: int | None = None,
+    suspect: Callable[[Manifest], str | None] | None = None,
 ) -> Resolution:
     """Resolve from a listing that was read already, looking only at attempts smaller than ``below``.
 
     Opening attempt n passes n, and the listing that it made after its seal. ``world_size`` alone compares only that.
+    ``suspect`` says why a commit cannot be trusted although nobody marked it yet; such a commit is passed over.
     Raises as ``resolve``, and NewerFormatError and RefusedError as they come.
     """
     newest = commits.newest("start", below=below)
@@ -111,6 +113,10 @@ def resolve_below(
             suspects += "bad" not in kinds
         else:
             verdict = search.judge(candidate)
+            doubt = suspect(verdict.manifest) if suspect and isinstance(verdict, StoredManifest) else None
+            if doubt is not None:
+                verdict = f"suspect: {doubt}"
+                suspects += 1
             if isinstance(verdict, StoredManifest):
                 return search.accept(candidate, verdict, tuple(skipped), layout, world_size)
             why = verdict
