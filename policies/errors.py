@@ -15,7 +15,8 @@ RerailError                      anything that Rerail itself reports
  │   ├─ IncompleteStateError     2  a part of the training state is missing without a reason
  │   └─ SaveFailedError          1  a save did not become a commit
  └─ TransientError               try again after ``retry_after_s``
-     └─ StoreUnreachableError    3  the store did not answer, or answered 5xx, 409 or 429
+     ├─ StoreUnreachableError    3  the store did not answer, or answered 5xx, 409 or 429
+     └─ StoreFullError           3  no space or quota is left; what was acknowledged stands
 """
 
 from typing import ClassVar
@@ -135,6 +136,13 @@ class StoreUnreachableError(TransientError):
     """The store did not answer, or answered that it cannot now."""
 
     headline = "Store unreachable"
+    exit_code = 3
+
+
+class StoreFullError(TransientError):
+    """No space or quota is left. Training may go on: space can be freed, and the next save tries again."""
+
+    headline = "Store full"
     exit_code = 3
 
 

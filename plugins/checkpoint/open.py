@@ -1,0 +1,84 @@
+"""From the address that a user gives to a store."""
+
+import re
+from importlib.metadata import entry_points
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from rerail.plugins.checkpoint.names import check_prefix
+from rerail.plugins.checkpoint.posix import PosixStore, make_root
+from rerail.plugins.checkpoint.store import RunStore, Store
+from rerail.policies.errors import NotFoundError, RefusedError, UsageError
+from rerail.policies.keys import check_run_name
+
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
+_FORMS = "use file:///absolute/folder or s3://bucket/prefix"
+
+
+def open_store(url: str, *, create: bool = False) -> Store:
+    """Open the store at ``url``.
+
+    Args:
+        url: ``file:///dir``, ``s3://bucket/prefix``, or a scheme of the entry-point group ``rerail.stores``.
+        create: Make a folder that is missing, as the first submission does. Never for a resume: a wrong mount looks
+            like an empty store.
+
+    Raises:
+        UsageError: The address cannot be used.
+        NotFoundError: The folder is missing and ``create`` is not set.
+    """
+    parts = urlsplit(url)
+    if parts.query or parts.fragment:
+        raise UsageError(f"store address {url!r} has a '?' or '#', which no store takes; {_FORMS}")
+    if parts.scheme == "file":
+        return _open_folder(url, parts.netloc, unquote(parts.path), create=create)
+    if parts.scheme == "s3":
+        return _open_bucket(url, parts.netloc, parts.path.strip("/"))
+    for found in entry_points(group="rerail.stores", name=parts.scheme):
+        store: Store = found.load()(url, create=create)
+        return store
+    what = f"scheme {parts.scheme!r}" if parts.scheme else "a path without a scheme"
+    raise UsageError(f"store address {url!r} is not usable ({what}); {_FORMS}")
+
+
+def open_run(run: str, *, store: str, control: str | None = None, create: bool = False) -> RunStore:
+    """Open the two roots of ``run``: shards in ``store``, documents in ``control`` where that is given.
+
+    Raises:
+        UsageError: The run's name or an address cannot be used.
+        NotFoundError: A folder is missing and ``create`` is not set.
+    """
+    check_run_name(run)
+    shards = open_store(store, create=create).below(run)
+    if control is None or control == store:
+        return RunStore(run, control=shards, shards=shards)
+    return RunStore(run, control=open_store(control, create=create).below(run), shards=shards)
+
+
+def _open_folder(url: str, host: str, path: str, *, create: bool) -> Store:
+    if host not in {"", "localhost"} or not path.startswith("/"):
+        raise UsageError(f"store address {url!r} is not absolute; three slashes come before the folder: {_FORMS}")
+    if "\0" in path:
+        raise UsageError(f"store address {url!r} holds a zero character; {_FORMS}")
+    root = Path(path)
+    if create:
+        make_root(root)
+    elif not root.is_dir():
+        raise NotFoundError(
+            f"the store's folder {root} is not there: mount the volume, or make the folder if this is a new store "
+            "(a missing mount looks like an empty store, so Rerail does not make it here)"
+        )
+    return PosixStore(root)
+
+
+def _open_bucket(url: str, bucket: str, prefix: str) -> Store:
+    if not _BUCKET.fullmatch(bucket):
+        raise UsageError(f"store address {url!r} has no usable bucket name ({bucket!r}); {_FORMS}")
+    try:
+        check_prefix(prefix)
+    except RefusedError as error:
+        raise UsageError(f"store address {url!r}: {error}") from error
+    # boto3 takes a second to import: whoever uses a folder does not pay for it.
+    from rerail.plugins.checkpoint.s3 import S3Store
+
+    return S3Store(bucket, f"{prefix}/" if prefix else "")

@@ -1,0 +1,246 @@
+"""Large objects on S3: parts sent, and ranges fetched, side by side, while one thread hashes in order.
+
+An interrupted upload is aborted by its writer. A killed writer cannot: give the bucket a lifecycle rule that aborts
+incomplete multipart uploads after a day, since they cost money and no listing shows them.
+"""
+
+import base64
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import BoundedSemaphore
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from rerail.plugins.checkpoint.dialects import Dialect
+from rerail.plugins.checkpoint.hashing import Hasher, check_size, cut, sha256
+from rerail.plugins.checkpoint.store import Buffer, Uploaded
+from rerail.policies.errors import DamagedError, RerailError, StoreUnreachableError
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+T = TypeVar("T")
+
+TOKEN_NAME = "rerail-token"  # noqa: S105
+_MOST_PARTS = 10_000
+_UPLOAD_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How large objects are moved.
+
+    Attributes:
+        part_bytes: Size of one part or range; smaller objects go in one request. Grows where 10,000 parts are too few.
+        parallel: Requests at a time. An upload holds a copy of that many parts.
+    """
+
+    part_bytes: int = 16 << 20
+    parallel: int = 8
+
+
+class UploadGoneError(StoreUnreachableError):
+    """The server does not know the multipart upload (any more): the whole upload has to be sent again."""
+
+
+class Calls(Protocol):
+    """Requests to one bucket with retries, as ``s3.py`` makes them."""
+
+    bucket: str
+
+    @property
+    def dialect(self) -> Dialect:
+        """The dialect that the endpoint speaks."""
+        ...
+
+    def call(
+        self, action: str, key: str, send: "Callable[[S3Client], T]", settle: Callable[[], T | None] | None = None
+    ) -> T:
+        """Send until it succeeds, fails for good, or patience ends; ``settle`` looks what an unsure try has done."""
+        ...
+
+    def once(self, action: str, key: str, send: "Callable[[S3Client], T]") -> T:
+        """Send once."""
+        ...
+
+
+def integrity(data: bytes, dialect: Dialect) -> dict[str, Any]:
+    """Arguments that let the server refuse ``data`` if it was changed on the way."""
+    if dialect.checksums:
+        return {"ChecksumSHA256": base64.b64encode(hashlib.sha256(data).digest()).decode()}
+    return {"ContentMD5": base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()}
+
+
+def upload(
+    calls: Calls, key: str, buffers: Iterable[Buffer], *, size: int, tuning: Tuning, token: Callable[[], str]
+) -> Uploaded:
+    """Store an object of ``size`` bytes, hashing on the way; sent again as a whole if the server lost its parts."""
+    if size <= tuning.part_bytes:
+        data = b"".join(cut(buffers, tuning.part_bytes))
+        check_size(key, len(data), size)
+        checks = integrity(data, calls.dialect)
+        calls.call("PutObject", key, lambda s3: s3.put_object(Bucket=calls.bucket, Key=key, Body=data, **checks))
+        return Uploaded(size, sha256(data))
+    tries = 1 if isinstance(buffers, Iterator) else _UPLOAD_TRIES
+    for _ in range(tries - 1):
+        with suppress(UploadGoneError):
+            return _Upload(calls, key, token(), tuning, size).send(buffers)
+    return _Upload(calls, key, token(), tuning, size).send(buffers)
+
+
+class _Upload:
+    """One multipart upload, known by a token in the object's metadata."""
+
+    def __init__(self, calls: Calls, key: str, token: str, tuning: Tuning, size: int) -> None:
+        self._calls, self._key, self._token, self._size = calls, key, token, size
+        self._part_bytes = max(tuning.part_bytes, -(-size // _MOST_PARTS))
+        self._parallel = tuning.parallel
+        self._where: dict[str, Any] = {"Bucket": calls.bucket, "Key": key}
+
+    def send(self, buffers: Iterable[Buffer]) -> Uploaded:
+        kind: dict[str, Any] = {"ChecksumAlgorithm": "SHA256"} if self._calls.dialect.checksums else {}
+        answer = self._calls.call(
+            "CreateMultipartUpload",
+            self._key,
+            lambda s3: s3.create_multipart_upload(**self._where, Metadata={TOKEN_NAME: self._token}, **kind),
+        )
+        upload_id = answer["UploadId"]
+        done = False
+        try:
+            parts, digest = self._send_parts(upload_id, buffers)
+            self._complete(upload_id, parts)
+            done = True
+        finally:
+            if not done:
+                self._abort(upload_id)
+        return Uploaded(self._size, digest)
+
+    def _send_parts(self, upload_id: str, buffers: Iterable[Buffer]) -> tuple[list[dict[str, Any]], str]:
+        sent: list[Future[dict[str, Any]]] = []
+        # Bounds what buffers made on the fly may pile up; those in memory already cost nothing more.
+        room = BoundedSemaphore(2 * self._parallel)
+        with Hasher(self._size) as hasher, ThreadPoolExecutor(self._parallel, "rerail-upload") as pool:
+            try:
+                written = 0
+                for number, pieces in enumerate(_parts(buffers, self._part_bytes), 1):
+                    for piece in pieces:
+                        hasher.update(piece)
+                        written += len(piece)
+                    room.acquire()
+                    if any(part.done() and part.exception() for part in sent[-2 * self._parallel :]):
+                        break
+                    part = pool.submit(self._send_part, upload_id, number, pieces)
+                    part.add_done_callback(lambda _: room.release())
+                    sent.append(part)
+                parts = [part.result() for part in sent]
+                check_size(self._key, written, self._size)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+            return parts, hasher.digest()
+
+    def _send_part(self, upload_id: str, number: int, pieces: list[memoryview]) -> dict[str, Any]:
+        data = b"".join(pieces)
+        checks = integrity(data, self._calls.dialect)
+        where = {**self._where, "UploadId": upload_id, "PartNumber": number}
+        answer = self._calls.call("UploadPart", self._key, lambda s3: s3.upload_part(**where, Body=data, **checks))
+        checks.pop("ContentMD5", None)
+        return {"PartNumber": number, "ETag": answer["ETag"], **checks}
+
+    def _complete(self, upload_id: str, parts: list[dict[str, Any]]) -> None:
+        listed: Any = {"Parts": parts}
+
+        def send(s3: "S3Client") -> bool:
+            s3.complete_multipart_upload(**self._where, UploadId=upload_id, MultipartUpload=listed)
+            return True
+
+        try:
+            self._calls.call("CompleteMultipartUpload", self._key, send, settle=self._is_there)
+        except UploadGoneError:
+            # An earlier try may have done it and lost its answer.
+            if not self._is_there():
+                raise
+
+    def _is_there(self) -> bool | None:
+        """Whether the object is this very upload, by size and token; None if that is not known."""
+        with suppress(RerailError):
+            head = self._calls.once("HeadObject", self._key, lambda s3: s3.head_object(**self._where))
+            if head["ContentLength"] == self._size and head["Metadata"].get(TOKEN_NAME) == self._token:
+                return True
+        return None
+
+    def _abort(self, upload_id: str) -> None:
+        with suppress(RerailError):
+            self._calls.once(
+                "AbortMultipartUpload",
+                self._key,
+                lambda s3: s3.abort_multipart_upload(**self._where, UploadId=upload_id),
+            )
+
+
+def _parts(buffers: Iterable[Buffer], part_bytes: int) -> Iterator[list[memoryview]]:
+    """Views that make up one part each; all parts but the last are of equal size, as some vendors want."""
+    part: list[memoryview] = []
+    room = part_bytes
+    for view in cut(buffers, part_bytes):
+        rest = view
+        while len(rest) >= room:
+            part.append(rest[:room])
+            yield part
+            rest, part, room = rest[room:], [], part_bytes
+        if rest:
+            part.append(rest)
+            room -= len(rest)
+    if part:
+        yield part
+
+
+def download(calls: Calls, key: str, into: memoryview, *, tuning: Tuning) -> str:
+    """Fill ``into`` with the object and return its digest.
+
+    Raises:
+        DamagedError: The object's size is not ``len(into)``.
+    """
+    size, step = len(into), tuning.part_bytes
+    if size <= step:
+        calls.call("GetObject", key, lambda s3: _fetch(s3, calls.bucket, key, into, start=0, size=size))
+        return sha256(into)
+    hashed = hashlib.sha256()
+    with ThreadPoolExecutor(tuning.parallel, "rerail-download") as pool:
+
+        def fetch(start: int) -> memoryview:
+            part = into[start : start + step]
+            calls.call("GetObject", key, lambda s3: _fetch(s3, calls.bucket, key, part, start=start, size=size))
+            return part
+
+        try:
+            for part in [pool.submit(fetch, start) for start in range(0, size, step)]:
+                hashed.update(part.result())
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return f"sha256:{hashed.hexdigest()}"
+
+
+def _fetch(s3: "S3Client", bucket: str, key: str, into: memoryview, *, start: int, size: int) -> None:
+    """Read one range, or the whole where that is all, straight into its place."""
+    whole = len(into) == size
+    wanted: dict[str, Any] = {} if whole else {"Range": f"bytes={start}-{start + len(into) - 1}"}
+    answer = s3.get_object(Bucket=bucket, Key=key, **wanted)
+    body: Any = answer["Body"]
+    try:
+        found = answer["ContentLength"] if whole else int(answer["ContentRange"].rpartition("/")[2])
+        if found != size:
+            raise DamagedError(f"s3://{bucket}/{key} has {found} bytes, expected {size}")
+        done = 0
+        while done < len(into):
+            read = body.readinto(into[done : done + (1 << 20)])
+            if not read:
+                raise StoreUnreachableError(
+                    f"s3://{bucket}/{key} ended after {start + done} of {size} bytes; try again"
+                )
+            done += read
+    finally:
+        body.close()
