@@ -5,7 +5,7 @@ from rerail.policies.supervisor.state import RunState
 
 
 def reopen(state: RunState, why: str) -> Decision:
-    """Let a stopped run try again from its newest good checkpoint. Its history, and so its budgets, stay as they are."""
+    """Let a stopped run try again from its newest good checkpoint. Its history, and so its budgets, stay."""
     again = state.model_copy(
         update={
             "phase": "waiting",

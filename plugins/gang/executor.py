@@ -1,0 +1,306 @@
+"""The supervisor of one run: reads the newest decision, performs its effects, looks, decides, and writes the next.
+
+Any number of these may drive one run. The ledger decides who decides; effects name their object and may be repeated,
+so a supervisor that was stopped anywhere and goes on later does nothing that the newer ones did not allow.
+"""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rerail.plugins.checkpoint import retention
+from rerail.plugins.checkpoint.attempts import seal_attempt, start_attempt
+from rerail.plugins.checkpoint.notes import add_request
+from rerail.plugins.checkpoint.store import RunStore
+from rerail.plugins.gang import ledger
+from rerail.plugins.gang.ports import Clock, GangBackend, Nodes
+from rerail.plugins.gang.watch import Watch
+from rerail.plugins.trainer.orders import gang_number
+from rerail.policies.documents import Seal
+from rerail.policies.errors import (
+    NewerFormatError,
+    NotFoundError,
+    RerailError,
+    StoreUnreachableError,
+    SupersededError,
+    TransientError,
+)
+from rerail.policies.manifest import Manifest
+from rerail.policies.recovery import RecoveryPolicy
+from rerail.policies.retention import AnyOf, EveryN, LatestN, RetentionPolicy
+from rerail.policies.supervisor.advance import Decision, advance, begin
+from rerail.policies.supervisor.effects import (
+    Effect,
+    EndGang,
+    MarkNode,
+    RequestSave,
+    Retain,
+    SealAttempt,
+    StartAttempt,
+    SubmitGang,
+)
+from rerail.policies.supervisor.observations import Blocked, Now, Observations
+from rerail.policies.supervisor.reopen import reopen
+from rerail.policies.supervisor.state import LedgerEntry, RunState
+from rerail.policies.supervisor.suspicion import doubt
+
+Advance = Callable[[RunState, Observations, RecoveryPolicy, Now], Decision | None]
+
+_OVER = ("done", "stopped")
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Drives one run to its end.
+
+    Attributes:
+        run: The run's stores.
+        world_size: Ranks of the run, for its first decision.
+        on_event: Called once for each decision that this supervisor sees, own or other's, oldest first.
+        log: Takes one line about anything that went wrong and is tried again.
+        decide: The machine; replaced in tests only.
+    """
+
+    run: RunStore
+    world_size: int
+    backend: GangBackend
+    nodes: Nodes
+    policy: RecoveryPolicy
+    clock: Clock = field(default_factory=Clock)
+    on_event: Callable[[LedgerEntry], None] = lambda _entry: None
+    log: Callable[[str], None] = lambda _line: None
+    decide: Advance = advance
+    _watch: Watch = field(init=False)
+    _entry: LedgerEntry | None = None
+    _told: int = -1
+    _performed: set[int] = field(default_factory=set)
+    _unreachable_since_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self._watch = Watch(self.run, self.backend, self.nodes, self.clock)
+
+    def ask_stop(self, reason: str) -> None:
+        """Ask for the run's end: the gang is ended with its grace, and the run stops with ``reason``."""
+        self._watch.stop_asked = reason
+
+    def drive(self, until: Callable[[], bool] = lambda: False) -> RunState:
+        """Pass after pass, until the run is done or stopped, or ``until`` says so; the gang is then left running.
+
+        Returns:
+            The last state seen.
+
+        Raises:
+            StoreUnreachableError: For longer than the policy's ``store_wait_s``. A living gang is left alone.
+            RerailError: The ledger or the store cannot be used.
+        """
+        while True:
+            state = self.step()
+            if self._is_over(state) or until():
+                return state
+            self.clock.sleep(self.policy.poll_s)
+
+    def reopen(self, why: str) -> None:
+        """Let a stopped run try again, because a person said so; nothing happens to a run in any other phase."""
+        entry = ledger.newest_entry(self.run)
+        if entry is not None and entry.state.phase == "stopped":
+            ledger.append(self.run, entry.number + 1, reopen(entry.state, why), at_s=self.clock.wall_s())
+
+    def step(self) -> RunState:
+        """One pass.
+
+        Returns:
+            The newest state that this supervisor knows.
+
+        Raises:
+            StoreUnreachableError: The store did not answer for too long, or not even once.
+            RerailError: As ``drive``.
+        """
+        try:
+            entry = self._newest()
+            self._perform(entry)
+            seen = self._watch.look(entry.state)
+            decision = self.decide(entry.state, seen, self.policy, self._watch.now(entry.state))
+            if decision is not None:
+                self._append(entry.number + 1, decision)
+                entry = self._newest()
+                self._perform(entry)
+            self._end_others(entry.state)
+        except TransientError as error:
+            return self._outage(error)
+        self._unreachable_since_s = None
+        return entry.state
+
+    def _newest(self) -> LedgerEntry:
+        """The newest decision; the first one is made here."""
+        entry = ledger.newest_entry(self.run)
+        while entry is None:
+            now = Now(wall_s=self.clock.wall_s(), phase_s=0.0)
+            self._append(0, begin(self.run.run, self.world_size, nodes=self.nodes.views(), now=now))
+            entry = ledger.newest_entry(self.run)
+        if self._entry is None or entry.number != self._entry.number:
+            self._performed.clear()
+            self._tell(entry)
+        self._entry = entry
+        return entry
+
+    def _append(self, number: int, decision: Decision) -> None:
+        """Write the decision, or find that somebody decided first: then theirs counts, and this one never was."""
+        ledger.append(self.run, number, decision, at_s=self.clock.wall_s())
+
+    def _tell(self, entry: LedgerEntry) -> None:
+        first = self._told + 1 if self._told >= 0 else entry.number
+        for number in range(first, entry.number):
+            self.on_event(ledger.entry_at(self.run, number))
+        self.on_event(entry)
+        self._told = entry.number
+
+    def _perform(self, entry: LedgerEntry) -> None:
+        """Perform what the entry orders and was not performed yet. An effect that cannot now is tried next pass."""
+        started = True
+        for number, effect in enumerate(entry.effects):
+            if number in self._performed:
+                continue
+            if isinstance(effect, SubmitGang) and not started:
+                continue  # nothing is started before the start stands
+            try:
+                finished = self._do(effect, entry.state)
+            except TransientError as error:
+                self.log(f"{effect.do}: {error}; trying again")
+                finished = False
+            if finished:
+                self._performed.add(number)
+            elif isinstance(effect, StartAttempt):
+                started = False
+
+    def _do(self, effect: Effect, state: RunState) -> bool:
+        match effect:
+            case SealAttempt():
+                self._seal(effect)
+            case StartAttempt():
+                return self._start(effect, state)
+            case SubmitGang():
+                if state.gang is not None and state.gang.name == effect.gang:
+                    self.backend.submit(state.gang)
+            case EndGang():
+                return self.backend.end(effect.gang, effect.grace_s)
+            case MarkNode():
+                self._mark(effect)
+            case RequestSave():
+                add_request(
+                    self.run,
+                    attempt=effect.attempt,
+                    reason=effect.reason,
+                    within_s=effect.within_s,
+                    then=effect.then,
+                    writer=secrets.token_hex(8),
+                    id=effect.id,
+                )
+            case Retain():
+                self._retain(effect)
+        return True
+
+    def _seal(self, effect: SealAttempt | StartAttempt) -> None:
+        seal = Seal(
+            writer=secrets.token_hex(8),
+            run=self.run.run,
+            attempt=effect.attempt,
+            how=effect.how,
+            gang=effect.gang,
+            reason=effect.reason,
+        )
+        seal_attempt(self.run, seal)
+
+    def _start(self, effect: StartAttempt, state: RunState) -> bool:
+        """Seal and start. What forbids the start is told to the machine in the next pass."""
+        if state.gang is None or state.gang.name != effect.gang:
+            return True
+
+        def suspect(manifest: Manifest) -> str | None:
+            return doubt(state.suspicions, manifest)
+
+        try:
+            self._seal(effect)
+            start_attempt(
+                self.run,
+                attempt=effect.attempt,
+                how=effect.how,
+                gang=effect.gang,
+                world_size=state.world_size,
+                rendezvous=self.backend.rendezvous(state.gang),
+                writer=secrets.token_hex(8),
+                known=effect.attempt > 1,
+                suspect=suspect if state.suspicions else None,
+            )
+        except SupersededError:
+            return True  # a newer decision stands, and this supervisor reads it in its next pass
+        except RerailError as error:
+            transient = isinstance(error, TransientError)
+            self._watch.blocked = Blocked(attempt=effect.attempt, reason=str(error), transient=transient)
+            return False
+        self._watch.blocked = None
+        return True
+
+    def _mark(self, effect: MarkNode) -> None:
+        try:
+            self.nodes.mark(effect.node, effect.incident, effect.reason)
+        except NotFoundError as error:
+            self.log(f"mark-node: {error}")
+
+    def _retain(self, effect: Retain) -> None:
+        rules: list[RetentionPolicy] = [LatestN(n=effect.keep_last)]
+        if effect.keep_every_steps:
+            rules.append(EveryN(steps=effect.keep_every_steps))
+        try:
+            retention.collect(self.run, AnyOf(*rules), keep_clean_s=effect.keep_clean_s, wall=self.clock.wall_s)
+        except NewerFormatError as error:
+            self.log(f"retain: {error}")
+
+    def _end_others(self, state: RunState) -> None:
+        """End gangs of the run that were before the current one, and the current one once nothing more is wanted of it.
+
+        A gang with a higher number than ours means that this supervisor is behind; it is not ours to end.
+        """
+        current = state.gang.name if state.gang else ""
+        number = gang_number(current) or 0
+        for gang in self.backend.gangs(self.run.run):
+            if gang != current and (gang_number(gang) or 0) < number:
+                self.backend.end(gang, self.policy.end_grace_untrusted_s)
+        if state.phase in (*_OVER, "waiting") and current:
+            self.backend.end(current, 0.0)
+
+    def _is_over(self, state: RunState) -> bool:
+        entry = self._entry
+        if state.phase not in _OVER or entry is None or len(self._performed) < len(entry.effects):
+            return False
+        try:
+            return not self.backend.gangs(self.run.run)
+        except TransientError:
+            return False
+
+    def _outage(self, error: TransientError) -> RunState:
+        """The store does not answer: mark nodes, end a gang that is dead anyway, start nothing, and not for ever."""
+        if self._entry is None:
+            raise error
+        at_s = self.clock.monotonic_s()
+        if self._unreachable_since_s is None:
+            self._unreachable_since_s = at_s
+            self.log(f"{error}; going on without it for at most {self.policy.store_wait_s:g} s")
+        if at_s - self._unreachable_since_s > self.policy.store_wait_s:
+            raise StoreUnreachableError(
+                f"{error}; given up after {self.policy.store_wait_s:g} s (policy store_wait_s). "
+                "The gang was left as it is: run the same command again once the store answers"
+            ) from error
+        state = self._entry.state
+        self._end_others(state)
+        seen = self._watch.look_without_store(state)
+        decision = self.decide(state, seen, self.policy, self._watch.now(state))
+        dead = seen.gang is not None and any(pod.phase in ("failed", "gone") for pod in seen.gang.pods)
+        for effect in (*self._entry.effects, *(decision.effects if decision else ())):
+            try:
+                if isinstance(effect, MarkNode):
+                    self._mark(effect)
+                elif isinstance(effect, EndGang) and (dead or effect in self._entry.effects):
+                    self.backend.end(effect.gang, effect.grace_s)
+            except TransientError as other:
+                self.log(f"{effect.do}: {other}; trying again")
+        return state

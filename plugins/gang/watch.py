@@ -1,0 +1,179 @@
+"""One pass of looking at a run: everything that ``advance`` may know, from the store, the backend and the nodes."""
+
+from dataclasses import dataclass, field
+
+from rerail.plugins.checkpoint.attempts import read_start
+from rerail.plugins.checkpoint.notes import read_heartbeat, read_reports
+from rerail.plugins.checkpoint.store import RunStore
+from rerail.plugins.gang.ports import Clock, GangBackend, Nodes
+from rerail.policies import keys
+from rerail.policies.documents import Heartbeat, RankExit, Start
+from rerail.policies.errors import DamagedError, NotFoundError, TransientError
+from rerail.policies.faults import FaultSignal
+from rerail.policies.lineage import holds, links
+from rerail.policies.manifest import Manifest
+from rerail.policies.supervisor.observations import Blocked, CommitView, GangView, NodeView, Now, Observations
+from rerail.policies.supervisor.state import RunState
+
+_GLANCE = 50
+"""Keys of a look at ``commits/``: the newest opening and the newest commit stand first."""
+
+
+@dataclass(slots=True)
+class _Reports:
+    """Reports about one attempt, read once each."""
+
+    after: str = ""
+    exits: dict[int, RankExit] = field(default_factory=dict)
+    ready: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Watch:
+    """Looks at one run, pass by pass, and keeps what need not be read twice. Nothing here decides.
+
+    Attributes:
+        blocked: Why the start of the state's attempt could not be written, as the executor met it.
+        stop_asked: A person asked for the run's end, with the reason; empty otherwise.
+    """
+
+    run: RunStore
+    backend: GangBackend
+    nodes: Nodes
+    clock: Clock
+    blocked: Blocked | None = None
+    stop_asked: str = ""
+    _starts: dict[int, Start] = field(default_factory=dict)
+    _reports: dict[int, _Reports] = field(default_factory=dict)
+    _commits: dict[str, CommitView] = field(default_factory=dict)
+    _phase: tuple[int, float] = (-1, 0.0)
+    _step: tuple[tuple[int, int | None], float] = ((0, None), 0.0)
+    _beat: Heartbeat | None = None
+
+    def now(self, state: RunState) -> Now:
+        """Time, with how long this watcher has seen the state's phase."""
+        at_s = self.clock.monotonic_s()
+        if self._phase[0] != state.phase_number:
+            self._phase = (state.phase_number, at_s)
+        return Now(wall_s=self.clock.wall_s(), phase_s=at_s - self._phase[1])
+
+    def look(self, state: RunState) -> Observations:
+        """Everything that can be seen now.
+
+        Raises:
+            TransientError: The store does not answer.
+        """
+        reports = self._reports_of(state.attempt)
+        ready = self._reports_of(state.attempt + 1).ready if state.phase == "preparing" else set()
+        beat = read_heartbeat(self.run)
+        self._beat = beat if beat is not None and beat.attempt == state.attempt else None
+        commit = self._commit()
+        start = self.start(state.attempt) if state.phase == "opening" else self._starts.get(state.attempt)
+        return self._seen(state).model_copy(
+            update={
+                "start": start,
+                "exits": tuple(reports.exits.values()),
+                "ready": tuple(sorted(ready)),
+                "heartbeat": self._beat,
+                "heartbeat_age_s": self._silent_s(state),
+                "commit": commit,
+            }
+        )
+
+    def look_without_store(self, state: RunState) -> Observations:
+        """What can be seen while the store does not answer. Silence of the ranks means nothing then."""
+        return self._seen(state).model_copy(update={"heartbeat": self._beat})
+
+    def start(self, attempt: int) -> Start | None:
+        """The start of ``attempt`` if it stands."""
+        if attempt not in self._starts:
+            try:
+                self._starts[attempt] = read_start(self.run, attempt)
+            except NotFoundError:
+                return None
+        return self._starts[attempt]
+
+    def _seen(self, state: RunState) -> Observations:
+        gang = self._gang(state)
+        return Observations(
+            gang=gang,
+            blocked=self.blocked,
+            signals=self._signals(),
+            nodes=self._nodes(),
+            stop_asked=self.stop_asked,
+        )
+
+    def _gang(self, state: RunState) -> GangView | None:
+        if state.gang is None:
+            return None
+        try:
+            return self.backend.view(state.gang.name)
+        except TransientError:
+            return None
+
+    def _nodes(self) -> tuple[NodeView, ...] | None:
+        try:
+            return self.nodes.views()
+        except TransientError:
+            return ()
+
+    def _signals(self) -> tuple[FaultSignal, ...]:
+        try:
+            return self.nodes.signals()
+        except TransientError:
+            return ()
+
+    def _reports_of(self, attempt: int) -> _Reports:
+        known = self._reports.setdefault(attempt, _Reports())
+        for key, report in read_reports(self.run, attempt, after=known.after):
+            known.after = key
+            known.exits |= {end.rank: end for end in report.exits}
+            if report.ready_for == attempt:
+                known.ready.add(report.pod)
+        return known
+
+    def _silent_s(self, state: RunState) -> float:
+        """Seconds without a new step in the state's attempt, counted from when it began to run."""
+        at_s = self.clock.monotonic_s()
+        step = (state.attempt, self._beat.step if self._beat and self._beat.first_step is not None else None)
+        if state.phase == "opening" or step != self._step[0]:
+            self._step = (step, at_s)
+        return at_s - self._step[1]
+
+    def _commit(self) -> CommitView | None:
+        """The newest commit that counts: on the newest start's chain, or of an attempt that no start followed yet."""
+        started: int | None = None
+        after = ""
+        while True:
+            page = self.run.control.page(keys.COMMITS, start_after=after, limit=_GLANCE if not after else 1000)
+            for entry in page.entries:
+                key = keys.parse_commit(entry.key)
+                if key is None:
+                    continue
+                if key.kind == "start" and started is None:
+                    started = key.attempt
+                if key.step is None or not self._counts(started, key.attempt, key.step):
+                    continue
+                view = self._commit_at(entry.key, key.attempt, key.step)
+                if view is not None:
+                    return view
+            if page.next_after is None:
+                return None
+            after = page.next_after
+
+    def _counts(self, started: int | None, attempt: int, step: int) -> bool:
+        if started is None:
+            return False
+        start = self.start(started)
+        return start is not None and holds(links(start), attempt, step)
+
+    def _commit_at(self, key: str, attempt: int, step: int) -> CommitView | None:
+        if key not in self._commits:
+            try:
+                manifest = Manifest.decode(self.run.control.get(key), f"{self.run.control.url}: {key}")
+            except (NotFoundError, DamagedError):
+                return None
+            self._commits[key] = CommitView(
+                attempt=attempt, step=step, reason=manifest.reason, answers=manifest.answers
+            )
+        return self._commits[key]
