@@ -31,7 +31,10 @@ AttemptOption = Annotated[
 ]
 
 ckpt = typer.Typer(
-    name="ckpt", help="Look at, verify, resolve, keep and delete the checkpoints of a run.", no_args_is_help=True
+    name="ckpt",
+    help="Look at, verify, resolve, keep and delete the checkpoints of a run.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
 )
 
 

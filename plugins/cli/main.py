@@ -26,6 +26,7 @@ def build(arguments: Sequence[str] = ()) -> typer.Typer:
         help="Recovery of gang-scheduled GPU training: resume from the right step, elsewhere, and prove it.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
 
