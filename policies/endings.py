@@ -50,12 +50,6 @@ INFRASTRUCTURE_REASONS: Final = frozenset(
 )
 """Pod reasons by which the kubelet or the control plane says that it ended the pod, or never let it begin."""
 
-APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 94})
-"""XIDs that a faulty program causes as well: by themselves they accuse no device."""
-
-HARMLESS_XIDS: Final = frozenset({63, 92, 106, 121, 152, 153, 162})
-"""XIDs that NVIDIA's table ignores: they ended nothing."""
-
 _SIGKILL, _SIGTERM = 137, 143
 
 
@@ -63,20 +57,20 @@ class NodeEvidence(Value):
     """A fault record of a node that lies near an ending.
 
     Attributes:
-        xids: XIDs it names; empty for a fault of another kind (NVSwitch, NotReady, link).
+        hardware: Whether the record speaks of a device or the node itself. The catalogue says so of codes: some XIDs
+            are what a faulty program causes as well, or are ignored by NVIDIA's own table, and accuse nothing.
         before_s: Seconds between the record and the exit; None where unknown. Negative: logged after the exit.
         same_node: Whether the node is the one the failed rank ran on, or of the same gang.
     """
 
-    xids: tuple[int, ...] = ()
+    hardware: bool = True
     before_s: float | None = None
     same_node: bool = True
 
     def accuses(self, window_s: float = EVIDENCE_WINDOW_S) -> bool:
         """Whether the record makes the device or node the cause of an exit at this distance."""
-        if not self.same_node or (self.before_s is not None and abs(self.before_s) > window_s):
-            return False
-        return not self.xids or any(xid not in APPLICATION_XIDS | HARMLESS_XIDS for xid in self.xids)
+        near = self.before_s is None or abs(self.before_s) <= window_s
+        return self.hardware and self.same_node and near
 
 
 class Ending(Value):

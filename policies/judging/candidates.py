@@ -25,6 +25,7 @@ class Entry:
     step: int | None = None
     temporary: bool = False
     target: str | None = None
+    is_link: bool = False
 
     @property
     def name(self) -> str:
@@ -59,10 +60,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Listing:
-    """A listing, read: candidates from the oldest step to the newest, and pointers by their path."""
+    """A listing, read: candidates from the oldest step to the newest, pointers by path, and files that name no step."""
 
     candidates: tuple[Candidate, ...]
     pointers: Mapping[str, str | None]
+    unplaced: tuple[str, ...] = ()
 
 
 def _entry(raw: Mapping[str, Any]) -> Entry:
@@ -78,6 +80,7 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
         step=raw.get("step"),
         temporary=bool(raw.get("is_temporary")),
         target=str(target) if target is not None else None,
+        is_link=raw.get("symlink_to") is not None,
     )
 
 
@@ -93,13 +96,17 @@ def read_listing(raw_entries: Iterable[Mapping[str, Any]]) -> Listing:
     """
     groups: dict[tuple[str, int, bool], dict[str, Entry]] = {}
     pointers: dict[str, str | None] = {}
-    for raw in raw_entries:
-        entry = _entry(raw)
-        place = names.locate(entry.path)
-        if raw.get("symlink_to") is not None or (place is None and names.is_pointer(entry.name)):
+    entries = [_entry(raw) for raw in raw_entries]
+    # Only where nothing else names a step does a bare number in a file's name count (model_300.pt).
+    bare = all(names.locate(entry.path) is None for entry in entries)
+    unplaced = []
+    for entry in entries:
+        place = names.locate(entry.path, leaf_counts=bare and not names.missing_of(frozenset((entry.name,))))
+        if entry.is_link or (place is None and names.is_pointer(entry.name)):
             pointers[entry.path] = entry.target
             continue
         if place is None:
+            unplaced.append(entry.path)
             continue
         folder, step = place
         inside = entry.path.removeprefix(folder).lstrip("/")
@@ -116,7 +123,7 @@ def read_listing(raw_entries: Iterable[Mapping[str, Any]]) -> Listing:
         for (folder, step, unfinished), files in groups.items()
     ]
     candidates.sort(key=lambda one: (one.step, one.folder))
-    return Listing(tuple(candidates), pointers)
+    return Listing(tuple(candidates), pointers, tuple(unplaced))
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """Answers about endings and liveness: pod statuses, stalls, resumes that were not applied, evictions."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from rerail.policies.catalog import load_catalogue
 from rerail.policies.endings import Ending, NodeEvidence, judge_ending
 from rerail.policies.judging.reading import Answer, Case, need, need_int, number, sub_cases
 from rerail.policies.liveness import (
@@ -20,7 +21,7 @@ _POLICY: Final = RecoveryPolicy()
 _COMMIT_INTERVAL: Final = 100
 _LAST_VALID: Final = "restart the gang from the last valid checkpoint"
 _UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_XID = re.compile(r"\bXID[\s:_#-]*(?:\([^)]*\)[\s:]*)?(\d+)", re.IGNORECASE)
+_CODE = re.compile(r"\b(S?XID)[\s:_#-]*(?:\([^)]*\)[\s:]*)?(\d+)", re.IGNORECASE)
 _DISTANCE = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)[a-z]*\s+(before|earlier|ago|after|later)", re.IGNORECASE)
 _OTHER_NODE = re.compile(r"\b(another|other|different|unrelated)\s+(node|host|machine)", re.IGNORECASE)
 _NOTHING = re.compile(
@@ -29,6 +30,17 @@ _NOTHING = re.compile(
 _OF_PODS = re.compile(r"(\d+)\s*(?:of|/)\s*(\d+)")
 _UNINTERRUPTIBLE = re.compile(r"state D\b|\bD[- ]state|uninterruptible|unkillable", re.IGNORECASE)
 _OVER_LIMIT = re.compile(r"exceed", re.IGNORECASE)
+
+
+def speaks_of_hardware(codes: Iterable[str]) -> bool:
+    """Whether a record with these codes accuses a device or node: not if all are of processes, or are ignored.
+
+    A record without a code does, and so does a code that no table knows: it is never blindly tried again there.
+    """
+    entries = [load_catalogue().get(code) for code in codes]
+    if not entries:
+        return True
+    return any(entry is None or (entry.scope != "process" and entry.action != "none") for entry in entries)
 
 
 def read_evidence(text: str) -> NodeEvidence | None:
@@ -42,7 +54,7 @@ def read_evidence(text: str) -> NodeEvidence | None:
         if distance[3].lower() in ("after", "later"):
             before = -before
     return NodeEvidence(
-        xids=tuple(int(code) for code in _XID.findall(text)),
+        hardware=speaks_of_hardware(f"{family.lower()}:{int(number)}" for family, number in _CODE.findall(text)),
         before_s=before,
         same_node=not _OTHER_NODE.search(text),
     )
@@ -55,7 +67,7 @@ def _evidence(raw: Any) -> list[NodeEvidence]:
             codes = one.get("xids") or ([one["xid"]] if one.get("xid") is not None else [])
             found.append(
                 NodeEvidence(
-                    xids=tuple(int(code) for code in codes),
+                    hardware=speaks_of_hardware(f"xid:{int(code)}" for code in codes),
                     before_s=one.get("before_s", one.get("age_s")),
                     same_node=bool(one.get("same_node", True)),
                 )

@@ -109,7 +109,7 @@ def answer_listing(case: Case) -> Answer:
 def _resolve(own: list[Candidate], judge: Judge, listing: Listing, case: Case) -> Answer:
     chosen, skipped = newest_good(own, judge.problems)
     # Nothing usable is no fresh start: a silent step 0 loses the run.
-    without = "blocked" if own or listing.pointers else "fresh"
+    without = "blocked" if own or listing.pointers or listing.unplaced else "fresh"
     result: Answer = {
         "decision": "resume" if chosen else without,
         "resolve_step": chosen.step if chosen else None,

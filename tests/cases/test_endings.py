@@ -31,6 +31,11 @@ _RESOURCE = "app: resource, not retried unchanged"
         ({"exit": 1, "node_evidence": "XID 79 on another node 20 s before"}, _APP),
         ({"exit": 1, "node_evidence": "XID 31 on the same node 2 s before"}, _APP),
         ({"exit": 1, "node_evidence": "XID 13 on the same node 2 s before", "same_step_failures": 4}, _SAME_STEP),
+        ({"exit": 1, "node_evidence": "XID 63 on the same node 2 s before"}, _APP),
+        ({"exit": 1, "node_evidence": "SXID 11012 on the same node 2 s before"}, _APP),
+        ({"exit": 1, "node_evidence": "XID 9999 on the same node 2 s before"}, _ELSEWHERE),
+        ({"exit": 1, "node_evidence": "XID 31 and XID 79 on the same node 2 s before"}, _ELSEWHERE),
+        ({"exit": 1, "node_evidence": "NVLink down on the same node 9 s before"}, _ELSEWHERE),
         ({"exit": 1, "node_evidence": "none", "same_step_failures": 1}, _APP),
         ({"exit": 139, "same_step_failures": 2}, _SAME_STEP),
         ({"exit": 137}, _UNKNOWN),
@@ -55,10 +60,10 @@ def test_endings_are_joined_with_the_pod_and_the_node(pod, said):
 def test_evidence_in_words():
     read = read_evidence("SXID 12028 on the same host 2 minutes before, then XID 74")
     assert read is not None
-    assert (read.xids, read.before_s, read.same_node) == ((74,), 120.0, True)
+    assert (read.hardware, read.before_s, read.same_node) == (True, 120.0, True)
     logged = read_evidence("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus, 1.5 s after")
     assert logged is not None
-    assert (logged.xids, logged.before_s) == ((79,), -1.5)
+    assert (logged.hardware, logged.before_s) == (True, -1.5)
     assert read_evidence("") is None
     assert read_evidence("no fault seen") is None
 

@@ -123,6 +123,14 @@ def test_single_file_checkpoints():
     assert (got["resolve_step"], set(got["rejected"])) == (100, {"200", "300"})
 
 
+def test_a_bare_number_in_a_file_counts_where_nothing_else_names_a_step():
+    assert _listing(["out/lora-000090.safetensors", "out/lora-000100.safetensors"])["resolve_step"] == 100
+
+
+def test_files_that_name_no_step_are_no_fresh_start():
+    assert _listing(["model.safetensors", "model-00001-of-00002.bin"])["decision"] == "blocked"
+
+
 def _trainer(step, ranks, *leave_out):
     names = ["model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"]
     names += [f"rng_state_{rank}.pth" for rank in range(ranks)]
