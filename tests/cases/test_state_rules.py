@@ -54,6 +54,23 @@ def test_an_epoch_has_every_sample_once_and_no_two_have_the_same_order():
     assert len(set(epochs)) == 3
 
 
+@pytest.mark.parametrize("save", [1, 5, 11, 16, 22])
+def test_the_sampler_of_the_example_keeps_the_same_promise(save):
+    size, batch, steps = 41, 4, 25
+
+    def take(sampler, count):
+        return [tuple(sampler.take()[0].tolist()) for _ in range(count)]
+
+    whole = take(Sampler(size, batch, seed=3), steps)
+    first = Sampler(size, batch, seed=3)
+    before = take(first, save)
+    first.upcoming(2)
+    resumed = Sampler(size, batch, seed=3)
+    resumed.load_state_dict(first.state_dict())
+    resumed.epoch = first.epoch
+    assert before + take(resumed, steps - save) == whole
+
+
 @pytest.mark.parametrize(
     ("world", "words"), [(2, "both different"), (3, "all three different"), (16, "all 16 different")]
 )
