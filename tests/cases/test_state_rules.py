@@ -2,6 +2,7 @@
 
 import pytest
 
+from rerail.examples.local_gang.data import Sampler
 from rerail.policies.judging import answer
 from rerail.policies.judging.state_rules import batches_from, streams_differ
 
