@@ -4,6 +4,7 @@ import shutil
 import sys
 import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,6 +58,16 @@ def register(app: typer.Typer) -> None:
             sys.exit(1)
 
 
+def _empty(place: Path) -> Path:
+    """Clear what an earlier drill left; a folder that is not a drill's is never touched."""
+    if not place.exists() or not any(place.iterdir()):
+        return place
+    if not (place / "store").is_dir() or not (place / "trace").is_dir():
+        raise UsageError(f"{place} is not empty and was not left by a drill; give --keep another folder")
+    shutil.rmtree(place)
+    return place
+
+
 def _run(chosen: "list[Scenario]", folder: Path, setting: "Setting", output: Output) -> "list[Report]":
     from rich.console import Console
 
@@ -71,11 +82,9 @@ def _run(chosen: "list[Scenario]", folder: Path, setting: "Setting", output: Out
     baseline = None
     reports = []
     for scenario in chosen:
-        place = folder / scenario.name
-        if place.exists() and any(place.iterdir()):
-            shutil.rmtree(place)
+        place = _empty(folder / scenario.name)
         live.say(f"drill {scenario.name}: {scenario.hypothesis}")
-        with live.following(scenario.name, STEPS, lambda: newest_step(Folders(place).trace)):
+        with live.following(scenario.name, STEPS, partial(newest_step, Folders(place).trace)):
             if baseline is None and scenario.finishes:
                 baseline = run_baseline(Folders(place).baseline, told)
             report = run_drill(scenario, place, told, baseline=baseline)

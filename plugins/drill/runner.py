@@ -158,7 +158,7 @@ def run_drill(scenario: Scenario, folder: Path, setting: Setting, *, baseline: B
     if scenario.finishes and state.phase == "done":
         beside = baseline or run_baseline(folders.baseline, setting)
         comparison = compare(run, folders.trace, beside.run, beside.trace, attempts=state.attempt)
-    return _judge(scenario, folders, state, world, comparison, setting)
+    return _judge(scenario, folders, state, world, comparison, setting=setting)
 
 
 def _inject(scenario: Scenario, world: World) -> None:
@@ -174,6 +174,7 @@ def _judge(
     state: RunState,
     world: World,
     comparison: Comparison | None,
+    *,
     setting: Setting,
 ) -> Report:
     facts = read_facts(world.run)

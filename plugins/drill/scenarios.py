@@ -175,7 +175,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     for scenario in (
         Scenario(
             name="gpu",
-            hypothesis="a GPU falls off the bus: training goes on elsewhere, from the newest commit that it cannot have touched",
+            hypothesis="a GPU falls off the bus: training goes on elsewhere, from the newest commit it cannot have touched",
             inject=_gpu,
             check=_check_gpu,
         ),
@@ -187,14 +187,14 @@ SCENARIOS: Mapping[str, Scenario] = {
         ),
         Scenario(
             name="hang",
-            hypothesis="one rank stops stepping while everything looks alive: it is noticed and ended, and training goes on",
+            hypothesis="one rank stops stepping while all looks alive: it is noticed and ended, and training goes on",
             inject=_note_hang,
             check=_check_hang,
             environment=_hang_environment,
         ),
         Scenario(
             name="preempt",
-            hypothesis="SIGTERM with a grace period: all ranks save at one step boundary, leave with 85, and lose nothing",
+            hypothesis="SIGTERM with a grace period: all ranks save at one step, leave with 85, and lose nothing",
             inject=_preempt,
             check=_check_preempt,
         ),
@@ -215,7 +215,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         ),
         Scenario(
             name="torn",
-            hypothesis="the newest checkpoint is cut short and the one before has a flipped bit: both are skipped, and said",
+            hypothesis="the newest checkpoint is cut, the one before has a flipped bit: both are skipped, and said",
             inject=_torn,
             check=_check_torn,
         ),
