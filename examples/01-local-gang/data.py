@@ -97,12 +97,16 @@ class Sampler:
         self.seen = hashlib.sha256(self.seen.encode() + mine.tobytes()).hexdigest()
         return mine, len(whole)
 
+    def enter_epoch(self, epoch: int) -> None:
+        """Go on in ``epoch``."""
+        self.epoch = epoch
+
     def state_dict(self) -> dict[str, Any]:
         """Where in the epoch the stream stands, and what it is a stream of; ``epoch`` is a part of its own."""
         return {"offset": self.offset, "seen": self.seen, "stream": [self.samples, self.batch, self.seed]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved position; set ``epoch`` as well.
+        """Go on from a saved position in the epoch.
 
         Raises:
             ValueError: The position belongs to another stream (other text, batch or seed).

@@ -51,13 +51,21 @@ def train(options: argparse.Namespace, group: Group, trace: Trace) -> None:
 
     checkpointer = Checkpointer.from_env(
         group=group,
-        shared={"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "user": clip},
+        shared={
+            "model": model,
+            "optimizer": optimizer,
+            "scheduler": scheduler,
+            "scaler": scaler,
+            "epoch": (lambda: sampler.epoch, sampler.enter_epoch),
+            "user": clip,
+        },
         per_rank={"rng": RandomState(generator), "data": sampler, "distributed": wire},
         every=Every(steps=options.save_every),
-        in_background=options.in_background,
+        total_steps=options.steps,
+        asynchronous=options.in_background,
+        seed=options.seed,
     )
     step = checkpointer.restore()
-    sampler.epoch = checkpointer.epoch
     while step < options.steps:
         inject.before_step(step + 1, group.rank)
         ids, total = sampler.take()

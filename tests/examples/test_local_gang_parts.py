@@ -19,11 +19,20 @@ STEPS, CUT, EPOCH_END = 70, 28, 26
 OPTIONS = ["--steps", str(STEPS), "--batch", "8", "--samples", "100", "--seed", "1"]
 
 
+def _get(holder: Any) -> Any:
+    return holder[0]() if isinstance(holder, tuple) else holder.state_dict()
+
+
+def _set(holder: Any, state: Any) -> None:
+    take = holder[1] if isinstance(holder, tuple) else holder.load_state_dict
+    take(state)
+
+
 class Keeper:
     """Keeps states in memory where the Checkpointer has a store, and gives back what the test wants given back."""
 
-    def __init__(self, *, step: int = 0, epoch: int = 0, states: dict[str, Any] | None = None) -> None:
-        self.step, self.epoch, self.states = step, epoch, states or {}
+    def __init__(self, *, step: int = 0, states: dict[str, Any] | None = None) -> None:
+        self.step, self.states = step, states or {}
         self.saved: dict[int, dict[str, Any]] = {}
 
     def from_env(self, *, shared: dict[str, Any], per_rank: dict[str, Any], **_: Any) -> "Keeper":
@@ -32,15 +41,15 @@ class Keeper:
 
     def restore(self) -> int:
         for part, state in self.states.items():
-            self.parts[part].load_state_dict(copy.deepcopy(state))
+            _set(self.parts[part], copy.deepcopy(state))
         return self.step
 
     def wish(self) -> int:
         return 0
 
-    def step_done(self, step: int, *, epoch: int, **_: Any) -> None:
-        states = {part: copy.deepcopy(holder.state_dict()) for part, holder in self.parts.items()}
-        self.saved[step] = {**states, "step": step, "epoch": epoch}
+    def step_done(self, step: int, **_: Any) -> None:
+        states = {part: copy.deepcopy(_get(holder)) for part, holder in self.parts.items()}
+        self.saved[step] = {**states, "step": step}
 
     def finish(self, step: int) -> None:
         assert step == STEPS
@@ -70,7 +79,7 @@ def resumed(saved: dict[int, dict[str, Any]], cut: int, *, left_out: str = "", o
     states = {part: state for part, state in saved[cut].items() if part != left_out}
     if one_step_back:
         states[one_step_back] = saved[cut - 1][one_step_back]
-    return Keeper(step=states.pop("step", 0), epoch=states.pop("epoch", 0), states=states)
+    return Keeper(step=states.pop("step", 0), states=states)
 
 
 def test_the_cut_is_a_place_where_every_part_has_moved(whole: Any) -> None:
