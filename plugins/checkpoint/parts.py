@@ -1,7 +1,7 @@
 """The ranks' side of a save: files under a fresh save id, last of all the part record."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import JsonValue, ValidationError
@@ -46,7 +46,7 @@ def write_part(
     values: Mapping[str, JsonValue],
     absent: Mapping[str, str],
     snapshot: Snapshot,
-    state_digest: str | None,
+    state_digest: str | Callable[[Sequence[FileEntry]], str] | None,
     writer: str,
     base: Manifest | None = None,
 ) -> PartRecord:
@@ -62,7 +62,8 @@ def write_part(
         values: Small parts of the state, inline.
         absent: Parts that are absent, each with its reason.
         snapshot: When and where the state was taken.
-        state_digest: Digest of the state as it was in memory.
+        state_digest: Digest of the state as it was in memory, or a function that gives it from the blobs' entries (in
+            the order of ``blobs``), which saves hashing the state twice.
         writer: Random id of this write.
         base: Makes the save incremental: a file that is equal to the base's of the same rank and name is reused. Only
             the newest commit of the own attempt, or the one that its start loads, may be a base.
@@ -97,7 +98,7 @@ def write_part(
         parts=_parts(by_part, values, absent),
         files=tuple(files),
         snapshot=snapshot,
-        state_digest=state_digest,
+        state_digest=state_digest(files) if callable(state_digest) else state_digest,
     )
     key = keys.part_record(folder, rank)
     outcome = run.shards.create(key, record.encode())
