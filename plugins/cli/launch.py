@@ -12,7 +12,7 @@ def register(app: typer.Typer) -> None:
 
     @app.command(context_settings={"allow_extra_args": False, "ignore_unknown_options": True})
     def launch(
-        command: Annotated[list[str], typer.Argument(metavar="-- COMMAND [ARGUMENT ...]", show_default=False)],
+        command: Annotated[list[str], typer.Argument(metavar="COMMAND [ARGUMENT ...]", show_default=False)],
     ) -> None:
         """Start the ranks of one pod, watch and report them, and follow the run's store. One per pod.
 

@@ -15,7 +15,6 @@ import os
 import secrets
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -82,7 +81,7 @@ class LocalBackend:
     log_dir: Path | None = None
     host: str = "127.0.0.1"
     clock: Callable[[], float] = time.monotonic
-    _children: dict[Path, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _children: dict[Path, int] = field(default_factory=dict)
 
     def view(self, gang: str) -> GangView:
         """All pods of ``gang``, each as its process and its farewell show it."""
@@ -143,7 +142,7 @@ class LocalBackend:
             if content is not None:
                 yield _Pod(path, _PodFile.model_validate(content))
 
-    def _spawn(self, pod: _Pod) -> subprocess.Popen[bytes]:
+    def _spawn(self, pod: _Pod) -> int:
         spec = pod.file.pod
         environment = dict(self.environment) | {
             "RERAIL_RUN": self.run,
@@ -159,21 +158,29 @@ class LocalBackend:
         }
         if self.log_dir is not None:
             environment["RERAIL_LOG_DIR"] = str(self.log_dir)
-        with (pod.folder / "launch.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "rerail.plugins.trainer.launch", "--", *self.command],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        # Not Popen: the pod is meant to outlive this object and this process.
+        write = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        return os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-m", "rerail.plugins.trainer.launch", "--", *self.command],
+            environment,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, pod.folder / "launch.log", write, 0o644),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+        )
 
     def _collect(self) -> None:
         """Reap own children; one that ended before it claimed its pod is recorded as the pod, and dead."""
-        for folder, child in list(self._children.items()):
-            if child.poll() is not None:
-                farewell.claim_for(folder / "claim.json", child.pid, -1)
+        for folder, pid in list(self._children.items()):
+            try:
+                ended, _ = os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                ended = pid
+            if ended:
+                farewell.claim_for(folder / "claim.json", pid, -1)
                 del self._children[folder]
 
     def _view(self, pod: _Pod) -> PodView:
