@@ -5,14 +5,14 @@ from typing import Literal
 from rerail.policies import errors
 from rerail.policies.diagnosis import diagnose
 from rerail.policies.documents import RankExit, Value
+from rerail.policies.endings import judge_ending
 from rerail.policies.faults import Diagnosis, FaultSignal
+from rerail.policies.liveness import judge_progress, judge_resume, stall_limit_s
 from rerail.policies.recovery import RecoveryPolicy
 from rerail.policies.supervisor.observations import Observations, PodView
 from rerail.policies.supervisor.state import Cause, Failure, RunState
 
 _SIGNALLED = 128
-_KILLED = 137
-_TERMINATED = 143
 
 # A rank whose peer died reports the broken collective, not the cause: it names no failure while another error does.
 _COLLECTIVE = (
@@ -99,7 +99,28 @@ def judge(state: RunState, seen: Observations, policy: RecoveryPolicy, *, now_s:
     ended = _of_exits(state, seen) or _of_pods(seen)
     if ended is not None:
         return ended
-    return _of_silence(state, seen, policy)
+    return _of_resume(state, seen) or _of_silence(state, seen, policy)
+
+
+def _of_resume(state: RunState, seen: Observations) -> Judgement | None:
+    """Being handed a checkpoint is not resuming: the first step must be the one after it, or nothing may be committed."""
+    beat, start = seen.heartbeat, seen.start
+    if beat is None or beat.first_step is None or start is None or beat.attempt != state.attempt:
+        return None
+    loaded = start.load.step if start.load else 0
+    if judge_resume(loaded, (beat.first_step,)) != "resume_not_applied":
+        return None
+    return Judgement(
+        class_name="resume-not-applied",
+        scope="process",
+        action="none",
+        cause="application",
+        next="stop",
+        evidence=(
+            f"step {loaded} was loaded, but the first step was {beat.first_step}; the script does not go on from what "
+            "ckpt.restore() returns. The checkpoints are kept",
+        ),
+    )
 
 
 def _of_signals(signals: tuple[FaultSignal, ...], *, now_s: float) -> Judgement | None:
@@ -233,15 +254,16 @@ def _of_pods(seen: Observations) -> Judgement | None:
     failed = [pod for pod in pods if pod.phase == "failed"]
     if failed:
         pod = failed[0]
-        drained = pod.exit_code == _TERMINATED or pod.reason in ("NodeShutdown", "Evicted", "DisruptionTarget")
+        ending = judge_ending(pod.exit_code, pod_reason=pod.reason or None, conditions=(pod.reason,))
+        evicted = ending.cause == "infrastructure"
         return Judgement(
-            class_name="evicted" if drained else "pod-failed",
-            scope="cluster" if drained else "process",
-            action="none" if drained else "restart_app",
-            cause="preemption" if drained else "unknown",
+            class_name="evicted" if evicted else "pod-failed",
+            scope="cluster" if evicted else "process",
+            action="none" if evicted else "restart_app",
+            cause="preemption" if evicted else "application" if ending.cause == "application" else "unknown",
             next="new-gang",
             node=pod.node,
-            evidence=(f"pod {pod.name} ended with exit code {pod.exit_code} {pod.reason}".rstrip(),),
+            evidence=(f"pod {pod.name} ended with exit code {pod.exit_code}: {ending.why}",),
         )
     if pods and all(pod.phase == "succeeded" for pod in pods) and not _final(seen):
         return Judgement(
@@ -260,13 +282,9 @@ def _of_silence(state: RunState, seen: Observations, policy: RecoveryPolicy) -> 
     age_s = seen.heartbeat_age_s
     if seen.gang is None or not seen.gang.alive or _final(seen):
         return None
-    if beat is None or beat.first_step is None:
-        limit_s, doing = policy.load_within_s, "loading"
-    elif beat.phase in ("training", ""):
-        limit_s, doing = max(policy.hang_after_s, policy.hang_factor * (beat.step_time_s or 0.0)), "training"
-    else:
-        limit_s, doing = policy.phase_within_s, beat.phase
-    if age_s <= limit_s:
+    doing = "loading" if beat is None or beat.first_step is None else beat.phase or "training"
+    limit_s = stall_limit_s((beat.step_time_s if beat else None) or 0.0, phase=doing, policy=policy)
+    if judge_progress(age_s, limit_s) != "gang stalled":
         return None
     step = beat.step if beat else None
     what = f"no step after step {step} for {age_s:.1f} s while {doing} (limit {limit_s:.1f} s)"
