@@ -8,8 +8,8 @@ from rerail.policies.errors import RefusedError
 HIDDEN = ".rerail-"
 """Names that begin so are the store's own (temporary files, proofs): never listed, never accepted in a key."""
 
-PROOFS = f"{HIDDEN}proof/"
-"""Where a store's proof of exclusive creation leaves its key for a moment, below the store's own root."""
+PROOFS = f"{HIDDEN}proof."
+"""So begins the key that a store's proof of exclusive creation leaves for a moment, in the store's own root."""
 
 _HOSTILE = re.compile(r"(^/)|(^|/)\.\.?(/|$)|//|[\x00-\x1f\x7f\\]|(^|/)\.rerail-")
 
@@ -24,7 +24,7 @@ def _check(text: str, what: str) -> str:
     if hostile:
         raise RefusedError(
             f"{what} {text!r} is refused because of {hostile[0]!r}: keys are relative paths, without "
-            "'..', backslashes, control characters or names of the store's own; mark the checkpoint that names it as bad"
+            "'..', backslashes, control characters or names of the store's own (a checkpoint that names it cannot be trusted)"
         )
     return text
 

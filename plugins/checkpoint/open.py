@@ -77,7 +77,7 @@ def _open_bucket(url: str, bucket: str, prefix: str) -> Store:
     try:
         check_prefix(prefix)
     except RefusedError as error:
-        raise UsageError(f"store address {url!r}: {error}") from error
+        raise UsageError(f"store address {url!r} is not usable: {error}; {_FORMS}") from error
     # boto3 takes a second to import: whoever uses a folder does not pay for it.
     from rerail.plugins.checkpoint.s3 import S3Store
 

@@ -130,9 +130,8 @@ class PosixStore:
                 way_out=_WAY_OUT,
             )
         finally:
-            with suppress(OSError, NotFoundError), top._chain(PROOFS.rstrip("/")) as chain:
-                self._files.unlink(token, chain[-1])
-                self._files.rmdir(PROOFS.rstrip("/"), chain[0])
+            with suppress(OSError, NotFoundError), self._chain("") as (root,):
+                self._files.unlink(key, root)
 
     def create(self, key: str, data: bytes) -> Created | Exists:
         """Create a document exclusively and durably, or say what is there.
