@@ -1,1 +1,7 @@
-"""From the ledger to metrics, JSON and a self-contained HTML page."""
+"""The report of a run: ledger state and store facts to metrics, a JSON document, HTML, and a table for the terminal."""
+
+from rerail.plugins.report.document import Report, build_report
+from rerail.plugins.report.facts import RunFacts, read_facts
+from rerail.plugins.report.html import render, write
+
+__all__ = ["Report", "RunFacts", "build_report", "read_facts", "render", "write"]
