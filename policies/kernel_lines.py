@@ -47,8 +47,8 @@ class Event:
 
 # Almost every line of a log has none of these: one search decides that nothing more is tried.
 _WORTH_IT = re.compile(
-    r"NVRM|SXid|NVSwitch|multicast team|out of memory: kill|invoked oom-killer|oom-kill:|pciehp|PCIe Bus Error"
-    r"|nvidia .{7,20}: |collective operation timeout",
+    r"nv(?:rm|switch|idia)|multicast team|out of memory: kill|oom-kill:|pciehp|collective operation timeout"
+    r"|\"MESSAGE\"\s*:\s*\[",
     re.IGNORECASE,
 )
 
