@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ DEADLINE_S = 30.0
 
 # Trains by counting. Rank 0 commits the count, like the training client would, every few steps and at the end; the
 # others wait for its file. Ends as `plan.json` says for "<attempt>.<rank>": [step, exit code or -signal].
-TRAINER = '''
+TRAINER = r'''
 import json, os, pathlib, secrets, signal, sys, time
 from rerail.plugins.checkpoint.attempts import read_start
 from rerail.plugins.checkpoint.commit import Blob, commit, write_part
@@ -57,6 +58,19 @@ def save(reason):
     commit(run, attempt=attempt, step=step, save_id=save_id, world_size=1, reason=reason, layout=Layout(world_size=world),
         certificate=certificate_ref(certificate), writer=start.writer, deadline_s=5.0)
 
+def together(step):
+    # Like a collective: nobody is more than a step ahead, and a dead rank leaves the others waiting.
+    own = folder / f".step.{attempt}.{rank}.{os.getpid()}"
+    own.write_text(str(step))
+    own.rename(folder / f"step.{attempt}.{rank}")
+    while not stop:
+        try:
+            if all(int((folder / f"step.{attempt}.{other}").read_text()) >= step for other in range(world)):
+                return
+        except FileNotFoundError:
+            pass
+        time.sleep(0.005)
+
 report = pathlib.Path(os.environ["RERAIL_RANK_REPORT"])
 while step < total:
     ends = plan.get(f"{attempt}.{rank}")
@@ -79,6 +93,7 @@ while step < total:
             step_time_s=pace_s, started_from_step=first, first_step=first + 1, first_step_at_s=now, loaded_at_s=now))
         if step % 5 == 0 and step < total:
             save("periodic")
+    together(step)
 if rank == 0:
     save("final")
 '''
@@ -145,6 +160,28 @@ class World:
             self.environment(),
             log_dir=self.root / "logs",
         )
+
+    def supervise(
+        self, *more: str, command: list[str] | None = None, policy: dict[str, object] | None = None, name: str = "a"
+    ) -> subprocess.Popen[bytes]:
+        """A supervisor in a process of its own; its words go to ``<name>.out``."""
+        with (self.root / f"{name}.out").open("wb") as out:
+            return subprocess.Popen(
+                [
+                    *(sys.executable, str(Path(__file__).with_name("supervise.py")), str(self.root), *more),
+                    *("--command", json.dumps(command or self.command())),
+                    *("--environment", json.dumps(self.environment())),
+                    *("--policy", json.dumps(policy or {})),
+                ],
+                env=os.environ | {"TEST_WORLD": self.mark},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+
+    def said(self, name: str = "a") -> str:
+        return (self.root / f"{name}.out").read_text()
 
     def ups(self) -> list[str]:
         """``<attempt>.<rank>`` of every rank process that ever came up."""
