@@ -169,9 +169,7 @@ class Catalogue:
         for rule in overlay.rules:
             for code in rule.codes:
                 entries[code] = _changed(entries.get(code), code, rule, overlay.overlay)
-        return Catalogue(
-            entries, self._units, self._recovery, self._ignorable_bits, (*self.overlays, overlay.overlay)
-        )
+        return Catalogue(entries, self._units, self._recovery, self._ignorable_bits, (*self.overlays, overlay.overlay))
 
     def recovery_action(self, text: str, value: int | None = None) -> RecoveryAction | None:
         """The recovery action of a text of XID 154 or a value of NVML; the text wins, unknown gives None.

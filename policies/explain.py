@@ -254,7 +254,11 @@ def explain_code(text: str, catalogue: Catalogue) -> dict[str, Any]:
         **number,
         **{key: row.pop(key) for key in ("class", "scope", "action", "quarantine", "suspects", "means")},
         "nvidia": list(entry.nvidia),
-        **{key: row[key] for key in ("gpus", "gate", "workflow", "clears", "others", "disagrees", "conflict") if row[key]},
+        **{
+            key: row[key]
+            for key in ("gpus", "gate", "workflow", "clears", "others", "disagrees", "conflict")
+            if row[key]
+        },
         **entry.marks,
         "why": entry.why,
         "source": entry.source,

@@ -66,9 +66,7 @@ _KMSG = re.compile(r"(\d{1,4}),(\d{1,20}),(\d{1,20}),[^;\n]{1,40};")
 _DECODE = re.compile(r"([a-z0-9]{2,9})\s*:(?:emerg|alert|crit|err|warn|notice|info|debug)\s*:\s*")
 _PRI = re.compile(r"<(\d{1,3})>(?:1 (?=\S))?")
 _SECONDS = re.compile(r"\[\s*(\d{1,10}\.\d{1,9})(?:\s*<[^>]{1,20}>)?\s*\]\s*")
-_CTIME = re.compile(
-    rf"\[\s*[^\W\d_]{{1,5}}\.?,?\s+{_MONTH}\s+(\d{{1,2}})\s+(\d\d):(\d\d):(\d\d)\s+(\d{{4}})\s*\]\s*"
-)
+_CTIME = re.compile(rf"\[\s*[^\W\d_]{{1,5}}\.?,?\s+{_MONTH}\s+(\d{{1,2}})\s+(\d\d):(\d\d):(\d\d)\s+(\d{{4}})\s*\]\s*")
 _FM_LOG = re.compile(r"\[([A-Za-z]{3}) (\d{1,2}) (\d{4}) (\d\d):(\d\d):(\d\d)\]\s*\[[A-Za-z]+\]\s*(?:\[tid \d+\]\s*)?")
 _ISO_DATE = re.compile(rf"(?:[^\W\d_]{{2,5}}\.? )?{_ISO}(?:\s+|:\s*)")
 _SYSLOG_DATE = re.compile(rf"{_MONTH}\s+(\d{{1,2}})日?,?\s+(\d\d):(\d\d):(\d\d)(?:[.,]\d{{1,9}})?\s+")

@@ -98,18 +98,36 @@ _FELL_OFF = re.compile(
 _NAMED: Final = tuple(
     (name, re.compile(pattern, re.IGNORECASE))
     for name, pattern in (
-        ("gpu_init_failed", rf"NVRM:\s*(?:GPU\s+(?:at\s+)?{_PCI}\s*:?\s*)?(?:RmInitAdapter|rm_init_adapter)\s+failed.*"),
-        ("gpu_init_failed", rf"nvidia:?\s+(?:probe of\s+)?{_PCI}:?\s+(?:probe\s+(?:with driver nvidia )?)?failed with error"),
-        ("gpu_init_failed", r"NVRM:\s*(?:The NVIDIA probe routine failed|None of the NVIDIA (?:graphics )?(?:adapters|devices))"),
+        (
+            "gpu_init_failed",
+            rf"NVRM:\s*(?:GPU\s+(?:at\s+)?{_PCI}\s*:?\s*)?(?:RmInitAdapter|rm_init_adapter)\s+failed.*",
+        ),
+        (
+            "gpu_init_failed",
+            rf"nvidia:?\s+(?:probe of\s+)?{_PCI}:?\s+(?:probe\s+(?:with driver nvidia )?)?failed with error",
+        ),
+        (
+            "gpu_init_failed",
+            r"NVRM:\s*(?:The NVIDIA probe routine failed|None of the NVIDIA (?:graphics )?(?:adapters|devices))",
+        ),
         ("gpu_init_failed", rf"NVRM:\s*(?:GPU\s+{_PCI}\s*:\s*)?(?:failed to copy vbios|This PCI I/O region assigned)"),
         ("uvm_fatal", r"(?:NVRM|nvidia-uvm):.{0,80}(?:global fatal error|requiring os reboot)"),
         ("driver_mismatch", r"NVRM:\s*API mismatch"),
-        ("nvlink_rx_detect_failed", r"NVRM:\s*knvlink\w{0,60}:\s*(?:Failed to update Rx Detect|Getting peer\d+.{0,4}postRxDet)"),
+        (
+            "nvlink_rx_detect_failed",
+            r"NVRM:\s*knvlink\w{0,60}:\s*(?:Failed to update Rx Detect|Getting peer\d+.{0,4}postRxDet)",
+        ),
         ("gsp_rate_limited", rf"NVRM:\s*Rate limiting GSP RPC error prints(?: for GPU at {_PCI})?"),
         ("pcie_slot_down", r"pciehp:?\s*Slot\(?[\w-]{1,16}\)?:\s*(?:Link Down|Card not present|Surprise)"),
-        ("pcie_fatal", rf"nvidia\s+{_PCI}:.{{0,20}}(?:PCIe Bus Error: severity=Uncorrect(?:ed|able) \(Fatal\)|AER: can't recover)"),
+        (
+            "pcie_fatal",
+            rf"nvidia\s+{_PCI}:.{{0,20}}(?:PCIe Bus Error: severity=Uncorrect(?:ed|able) \(Fatal\)|AER: can't recover)",
+        ),
         ("pcie_corrected", rf"nvidia\s+{_PCI}:.{{0,20}}PCIe Bus Error: severity=Correct(?:ed|able)"),
-        ("oom_kill", r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process (\d{1,10})[ ,]+\(?([^),]{0,64})"),
+        (
+            "oom_kill",
+            r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process (\d{1,10})[ ,]+\(?([^),]{0,64})",
+        ),
         ("oom_kill", r"oom-kill:constraint=(\w{1,40}).*"),
         ("fabric_topology_mismatch", r"detected number of NVSwitches don'?t match with any supported system topology"),
         ("fabric_multicast_failed", r"failed to find the GPU handle \d+ in the multicast team"),
@@ -248,9 +266,7 @@ def _fabric(found: re.Match[str]) -> Event:
     pci = normal_pci(found[3]) if found[3] else None
     facts: dict[str, Any] = {"port": int(found[4])} if found[4] else {}
     facts["same_incident_as"] = f"kernel SXid {int(found[2])} on {pci}"
-    return Event(
-        "sxid", f"sxid:{int(found[2])}", pci=pci, severity=found[1].capitalize(), body=found[0], facts=facts
-    )
+    return Event("sxid", f"sxid:{int(found[2])}", pci=pci, severity=found[1].capitalize(), body=found[0], facts=facts)
 
 
 def _named(text: str) -> list[Event]:
