@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validator
+
 from rerail.policies.errors import UsageError
 from rerail.policies.faults import ACTIONS, Action, FaultValue, Quarantine, Scope
 

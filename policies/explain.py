@@ -17,6 +17,7 @@ NO_MATCH: Final[dict[str, Any]] = {"class": "no_match", "scope": None, "action":
 _FIRST_SXID: Final = 10000  # XIDs have three digits, SXIDs five
 _ALWAYS_FATAL: Final = "always-fatal"
 _CODE: Final = re.compile(r"\s*(?:(s?xid|name)\s*[:= -]?\s*)?([a-z0-9_]{1,64})\s*", re.IGNORECASE)
+_IF_TOLD: Final = ("gpus", "gate", "workflow", "clears", "others", "disagrees", "conflict")
 _KEEP_OUT: Final = frozenset({"recovery", "recovery_text", "recovery_value", "registers"})
 
 
@@ -195,17 +196,21 @@ def document_of(event: Event, found: Judgement, seen: Envelope) -> dict[str, Any
         document["registers"] = [f"0x{value:08x}" for value in registers]
     document |= found.marks
     if found.entry is not None:
-        if found.entry.nvidia:
-            document["nvidia"] = list(found.entry.nvidia)
-        if found.entry.conflict and "conflict" not in document:
-            document["conflict"] = found.entry.conflict
-        if found.entry.overlay:
-            document["overlay"] = found.entry.overlay
+        document |= _of_entry(found.entry, document)
     if seen.container:
         document["node_from"] = "pod spec, not from text"
     if seen.partial:
         document["partial"] = True
     return document | seen.facts
+
+
+def _of_entry(entry: Entry, document: dict[str, Any]) -> dict[str, Any]:
+    told: dict[str, Any] = {"nvidia": list(entry.nvidia)} if entry.nvidia else {}
+    if entry.conflict and "conflict" not in document:
+        told["conflict"] = entry.conflict
+    if entry.overlay:
+        told["overlay"] = entry.overlay
+    return told
 
 
 def code_of(text: str) -> str:

@@ -261,7 +261,7 @@ def _number(value: Any, kind: Literal["epoch", "monotonic"]) -> Stamp | None:
 
 
 def _text(value: Any) -> str:
-    """journald gives a message as bytes where it is no UTF-8, and as a list where the field is there several times."""
+    """The text of a message: journald gives a message as bytes where it is no UTF-8, a list where it is there twice."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):

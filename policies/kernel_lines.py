@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from rerail.policies.kernel_envelope import Envelope, open_line
+from rerail.policies.kernel_envelope import MAX_TEXT, Envelope, open_line
 
 Kind = Literal["xid", "sxid", "name", "mapping"]
 
@@ -45,11 +45,19 @@ class Event:
         return int(self.code.rpartition(":")[2]) if self.kind in {"xid", "sxid"} else None
 
 
-# Almost every line of a log has none of these: one search decides that nothing more is tried.
-_WORTH_IT = re.compile(
-    r"nv(?:rm|switch|idia)|multicast team|out of memory: kill|oom-kill:|pciehp|collective operation timeout"
-    r"|\"MESSAGE\"\s*:\s*\[",
-    re.IGNORECASE,
+# Almost every line of a log has none of these words: then nothing else is tried. Substrings are ten times faster here
+# than one expression that ignores case.
+_WORDS: Final = (
+    "nvrm",
+    "nvswitch",
+    "nvidia",
+    "multicast team",
+    "out of memory: kill",
+    "oom-kill:",
+    "pciehp",
+    "collective operation timeout",
+    '"message":[',
+    '"message": [',
 )
 
 _XID = re.compile(
@@ -95,45 +103,36 @@ _FELL_OFF = re.compile(
     r"(?:(?:has\s+)?fallen off the bus|GPU (?:is |has been )?lost\b)",
     re.IGNORECASE | re.DOTALL,
 )
+_GPU_AT = rf"(?:GPU\s+(?:at\s+)?{_PCI}\s*:?\s*)?"
+_PATTERNS: Final[dict[str, tuple[str, ...]]] = {
+    "gpu_init_failed": (
+        rf"NVRM:\s*{_GPU_AT}(?:RmInitAdapter|rm_init_adapter)\s+failed.*",
+        rf"NVRM:\s*{_GPU_AT}(?:failed to copy vbios|This PCI I/O region assigned)",
+        rf"nvidia:?\s+(?:probe of\s+)?{_PCI}:?\s+(?:probe\s+(?:with driver nvidia )?)?failed with error",
+        r"NVRM:\s*(?:The NVIDIA probe routine failed|None of the NVIDIA (?:graphics )?(?:adapters|devices))",
+    ),
+    "uvm_fatal": (r"(?:NVRM|nvidia-uvm):.{0,80}(?:global fatal error|requiring os reboot)",),
+    "driver_mismatch": (r"NVRM:\s*API mismatch",),
+    "nvlink_rx_detect_failed": (
+        r"NVRM:\s*knvlink\w{0,60}:\s*(?:Failed to update Rx Detect|Getting peer\d+.{0,4}postRxDet)",
+    ),
+    "gsp_rate_limited": (rf"NVRM:\s*Rate limiting GSP RPC error prints(?: for GPU at {_PCI})?",),
+    "pcie_slot_down": (r"pciehp:?\s*Slot\(?[\w-]{1,16}\)?:\s*(?:Link Down|Card not present|Surprise)",),
+    "pcie_fatal": (
+        rf"nvidia\s+{_PCI}:.{{0,20}}PCIe Bus Error: severity=Uncorrect(?:ed|able) \(Fatal\)",
+        rf"nvidia\s+{_PCI}:.{{0,20}}AER: can't recover",
+    ),
+    "pcie_corrected": (rf"nvidia\s+{_PCI}:.{{0,20}}PCIe Bus Error: severity=Correct(?:ed|able)",),
+    "oom_kill": (
+        r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process (\d{1,10})[ ,]+\(?([^),]{0,64})",
+        r"oom-kill:constraint=\w{1,40}.*",
+    ),
+    "fabric_topology_mismatch": (r"detected number of NVSwitches don'?t match with any supported system topology",),
+    "fabric_multicast_failed": (r"failed to find the GPU handle \d+ in the multicast team",),
+    "collective_timeout": (r"(?:\[Rank (\d{1,7})\].{0,120})?Watchdog caught collective operation timeout.*",),
+}
 _NAMED: Final = tuple(
-    (name, re.compile(pattern, re.IGNORECASE))
-    for name, pattern in (
-        (
-            "gpu_init_failed",
-            rf"NVRM:\s*(?:GPU\s+(?:at\s+)?{_PCI}\s*:?\s*)?(?:RmInitAdapter|rm_init_adapter)\s+failed.*",
-        ),
-        (
-            "gpu_init_failed",
-            rf"nvidia:?\s+(?:probe of\s+)?{_PCI}:?\s+(?:probe\s+(?:with driver nvidia )?)?failed with error",
-        ),
-        (
-            "gpu_init_failed",
-            r"NVRM:\s*(?:The NVIDIA probe routine failed|None of the NVIDIA (?:graphics )?(?:adapters|devices))",
-        ),
-        ("gpu_init_failed", rf"NVRM:\s*(?:GPU\s+{_PCI}\s*:\s*)?(?:failed to copy vbios|This PCI I/O region assigned)"),
-        ("uvm_fatal", r"(?:NVRM|nvidia-uvm):.{0,80}(?:global fatal error|requiring os reboot)"),
-        ("driver_mismatch", r"NVRM:\s*API mismatch"),
-        (
-            "nvlink_rx_detect_failed",
-            r"NVRM:\s*knvlink\w{0,60}:\s*(?:Failed to update Rx Detect|Getting peer\d+.{0,4}postRxDet)",
-        ),
-        ("gsp_rate_limited", rf"NVRM:\s*Rate limiting GSP RPC error prints(?: for GPU at {_PCI})?"),
-        ("pcie_slot_down", r"pciehp:?\s*Slot\(?[\w-]{1,16}\)?:\s*(?:Link Down|Card not present|Surprise)"),
-        (
-            "pcie_fatal",
-            rf"nvidia\s+{_PCI}:.{{0,20}}(?:PCIe Bus Error: severity=Uncorrect(?:ed|able) \(Fatal\)|AER: can't recover)",
-        ),
-        ("pcie_corrected", rf"nvidia\s+{_PCI}:.{{0,20}}PCIe Bus Error: severity=Correct(?:ed|able)"),
-        (
-            "oom_kill",
-            r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process (\d{1,10})[ ,]+\(?([^),]{0,64})",
-        ),
-        ("oom_kill", r"oom-kill:constraint=(\w{1,40}).*"),
-        ("fabric_topology_mismatch", r"detected number of NVSwitches don'?t match with any supported system topology"),
-        ("fabric_multicast_failed", r"failed to find the GPU handle \d+ in the multicast team"),
-        ("collective_timeout", r"\[Rank (\d{1,7})\].{0,120}Watchdog caught collective operation timeout.*"),
-        ("collective_timeout", r"Watchdog caught collective operation timeout.*"),
-    )
+    (name, re.compile(pattern, re.IGNORECASE)) for name, patterns in _PATTERNS.items() for pattern in patterns
 )
 _TAKES_PROCESSES: Final = frozenset({"oom_kill", "collective_timeout"})
 _MINOR = re.compile(r"minor number (\d{1,4})", re.IGNORECASE)
@@ -143,7 +142,8 @@ _WORK = re.compile(r"SeqNum=(\d{1,18}).{0,20}OpType=(\w{1,40})")
 
 def is_worth_parsing(line: str) -> bool:
     """Whether a line may hold an event; a cheap first look."""
-    return _WORTH_IT.search(line) is not None
+    lowered = line[:MAX_TEXT].lower()
+    return any(word in lowered for word in _WORDS)
 
 
 def events_of(line: str) -> tuple[Envelope, list[Event]]:
@@ -199,7 +199,7 @@ def _xid(found: re.Match[str], rest: str) -> Event:
         rest = rest[name.end() :]
     body = rest.strip(" ,\t")
     number = int(found[4])
-    severity, more = _details(number, body)
+    severity, more = _details(body)
     return Event(
         "xid",
         f"xid:{number}",
@@ -211,7 +211,7 @@ def _xid(found: re.Match[str], rest: str) -> Event:
     )
 
 
-def _details(number: int, body: str) -> tuple[str | None, dict[str, Any]]:
+def _details(body: str) -> tuple[str | None, dict[str, Any]]:
     """What the body of an XID tells, by kind of body."""
     facts: dict[str, Any] = {}
     if unit := _NVLINK5.match(body):

@@ -66,6 +66,7 @@ def find_repeat(
     Args:
         current: The newest signal.
         history: Earlier signals, in any order, of any node; later ones and other codes are passed over.
+        rules: What counts as a repeat; the first rule that fits decides.
     """
     for rule in rules:
         if rule.code not in current.codes:

@@ -28,7 +28,7 @@ def builtin_overlay(name: str) -> Overlay:
     """
     if name not in OVERLAYS:
         raise UsageError(
-            f"overlay {name!r} is not shipped; shipped are {', '.join(OVERLAYS)}, and a path to a YAML file works as well"
+            f"overlay {name!r} is not shipped; shipped are {', '.join(OVERLAYS)}; a path to a YAML file works as well"
         )
     return overlay_from_text(_text(f"overlay_{name}.yaml"), f"overlay_{name}.yaml")
 
