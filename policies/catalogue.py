@@ -34,7 +34,8 @@ class Entry(FaultValue):
         workflow: The code alone does not decide; the text or a table does.
         clears: The code that a line with this one takes back.
         marks: Facts for the incident, copied into its document.
-        source: Where our row comes from: ``nvidia``, ``case`` (a case from the field), or a project's name.
+        source: Who decided our row: ``nvidia``, ``case`` (a case from the field), or a project's name.
+        provenance: Where the facts of the table come from.
         overlay: The overlay that changed the row last, None for the packaged one.
     """
 
@@ -55,6 +56,7 @@ class Entry(FaultValue):
     clears: str | None = None
     marks: dict[str, JsonValue] = Field(default_factory=dict)
     source: str
+    provenance: str = ""
     why: str = ""
     overlay: str | None = None
 
@@ -298,6 +300,7 @@ class _CodeTable(BaseModel):
     """What the tables of XIDs, SXIDs and names share: rows of entries, each for several codes."""
 
     format: int
+    provenance: str
     xids: list[dict[str, Any]] = Field(default_factory=list)
     sxids: list[dict[str, Any]] = Field(default_factory=list)
     names: list[dict[str, Any]] = Field(default_factory=list)
@@ -336,7 +339,7 @@ def build_catalogue(texts: Mapping[str, str]) -> Catalogue:
                 code = f"{prefix}:{number}"
                 if code in entries:
                     raise UsageError(f"table {kind}: {code} has two rows; keep one")
-                entries[code] = Entry.model_validate({"code": code, **shared})
+                entries[code] = Entry.model_validate({"code": code, "provenance": table.provenance, **shared})
     nvlink = parse_table(texts["nvlink5"], "nvlink5", _Nvlink)
     recovery = parse_table(texts["recovery_actions"], "recovery_actions", _Recovery)
     ignorable = {row.word: sum(1 << bit for bit in row.bits) for row in nvlink.nvlink4_ignorable_bits}

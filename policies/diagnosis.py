@@ -19,6 +19,10 @@ from rerail.policies.repeats import Repeat, find_repeat
 
 __all__ = ["DiagnosisPolicy", "diagnose", "diagnose_exits", "diagnose_nodes"]
 
+_STRETCH_S: Final = 10.0
+_TELLING: Final = frozenset(
+    ("caused_by", "recovery", "unit", "registers", "severity_word", "gpc", "tpc", "workload", "job", "pod")
+)
 _CONFIDENCE: Final[Mapping[Trust, float]] = {
     "recovery_action": 1.0,
     "source_hint": 0.9,
@@ -70,7 +74,7 @@ def diagnose_nodes(
     If no node is to be isolated, the worst of the rest is the only one. For the arguments see ``diagnose``.
     """
     rules = policy or DiagnosisPolicy()
-    findings = find(_standing(signals, now_s), catalogue or load_catalogue(), rules)
+    findings = find(_distinct(_standing(signals, now_s)), catalogue or load_catalogue(), rules)
     roots = [finding for finding in findings if finding.follows is None]
     found: list[Diagnosis] = []
     by_node: dict[str, list[Finding]] = {}
@@ -107,6 +111,16 @@ def _standing(signals: Sequence[FaultSignal], now_s: float) -> list[FaultSignal]
         for signal in signals
         if not signal.cleared and signal.first_seen_s > cleared.get((signal.node, signal.clears_key), float("-inf"))
     ]
+
+
+def _distinct(signals: Sequence[FaultSignal]) -> list[FaultSignal]:
+    """One of each thing in each stretch of time: a storm repeats itself, and followers are sought in pairs."""
+    kept: dict[tuple[object, ...], FaultSignal] = {}
+    for signal in signals:
+        told = tuple(sorted((key, str(value)) for key, value in signal.details.items() if key in _TELLING))
+        where = signal.source, signal.node, signal.devices, signal.codes, signal.action_hint, signal.scope
+        kept.setdefault((*where, told, signal.first_seen_s // _STRETCH_S), signal)
+    return list(kept.values())
 
 
 def _of_node(roots: Sequence[Finding], findings: Sequence[Finding]) -> Diagnosis:

@@ -205,12 +205,19 @@ def document_of(event: Event, found: Judgement, seen: Envelope) -> dict[str, Any
 
 
 def _of_entry(entry: Entry, document: dict[str, Any]) -> dict[str, Any]:
-    told: dict[str, Any] = {"nvidia": list(entry.nvidia)} if entry.nvidia else {}
+    told: dict[str, Any] = {"nvidia": _nvidia(entry)} if entry.nvidia else {}
     if entry.conflict and "conflict" not in document:
         told["conflict"] = entry.conflict
     if entry.overlay:
         told["overlay"] = entry.overlay
     return told
+
+
+def _nvidia(entry: Entry) -> dict[str, str]:
+    """NVIDIA's own words for a code, beside ours."""
+    if entry.code.startswith("sxid:"):
+        return dict(zip(("severity", "action", "note"), entry.nvidia, strict=False))
+    return dict(zip(("immediate", "investigatory"), entry.nvidia, strict=False))
 
 
 def code_of(text: str) -> str:
@@ -258,7 +265,7 @@ def explain_code(text: str, catalogue: Catalogue) -> dict[str, Any]:
         "code": code,
         **number,
         **{key: row.pop(key) for key in ("class", "scope", "action", "quarantine", "suspects", "means")},
-        "nvidia": list(entry.nvidia),
+        "nvidia": _nvidia(entry),
         **{
             key: row[key]
             for key in ("gpus", "gate", "workflow", "clears", "others", "disagrees", "conflict")
@@ -267,6 +274,7 @@ def explain_code(text: str, catalogue: Catalogue) -> dict[str, Any]:
         **entry.marks,
         "why": entry.why,
         "source": entry.source,
+        "provenance": entry.provenance,
         "overlay": entry.overlay,
         "overlays": list(catalogue.overlays),
     }

@@ -42,31 +42,50 @@ def signals_of_line(
         return ()
     seen, events = events_of(line)
     at_s, exact = stamp_s(seen.stamp, read_at_s=read_at_s, boot_at_s=boot_at_s, utc_offset_s=utc_offset_s)
-    found: list[FaultSignal] = []
-    for number, event in enumerate(events):
-        if event.kind == "mapping":
-            continue
-        judged = judge(event, catalogue)
-        recovery = judged.recovery
-        keyed = event.pci or "?"
-        found.append(
-            FaultSignal(
-                source=source,
-                node=node,
-                devices=(event.pci,) if event.pci else (),
-                scope=judged.scope,
-                codes=(event.code,),
-                severity=_severity(event, judged),
-                action_hint=recovery.action if recovery and not recovery.clears else None,
-                first_seen_s=at_s,
-                boot_id=seen.facts.get("boot_id"),
-                raw_ref=f"{raw_ref}#{number}" if number and raw_ref else raw_ref,
-                clears_key=_clears_key(event, judged, keyed),
-                cleared="clears" in judged.marks,
-                details=_details(event, exact=exact),
-            )
+    return tuple(
+        signal_of(
+            event,
+            judge(event, catalogue),
+            node=node,
+            at_s=at_s,
+            exact=exact,
+            boot_id=seen.facts.get("boot_id"),
+            source=source,
+            raw_ref=f"{raw_ref}#{number}" if number and raw_ref else raw_ref,
         )
-    return tuple(found)
+        for number, event in enumerate(events)
+        if event.kind != "mapping"
+    )
+
+
+def signal_of(
+    event: Event,
+    judged: Judgement,
+    *,
+    node: str,
+    at_s: float,
+    exact: bool = True,
+    boot_id: str | None = None,
+    source: str = "kernlog",
+    raw_ref: str = "",
+) -> FaultSignal:
+    """One event as a signal. For the arguments see ``signals_of_line``; ``exact``: the line told ``at_s`` itself."""
+    recovery = judged.recovery
+    return FaultSignal(
+        source=source,
+        node=node,
+        devices=(event.pci,) if event.pci else (),
+        scope=judged.scope,
+        codes=(event.code,),
+        severity=_severity(event, judged),
+        action_hint=recovery.action if recovery and not recovery.clears else None,
+        first_seen_s=at_s,
+        boot_id=boot_id,
+        raw_ref=raw_ref,
+        clears_key=_clears_key(event, judged, event.pci or "?"),
+        cleared="clears" in judged.marks,
+        details=_details(event, exact=exact),
+    )
 
 
 def _severity(event: Event, judged: Judgement) -> Severity:
