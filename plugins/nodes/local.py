@@ -57,7 +57,7 @@ class LocalNodes:
     used: Callable[[], Mapping[str, int]] = dict
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    _read_to: dict[str, int] = field(default_factory=dict)
+    _read_to: dict[str, tuple[int, int]] = field(default_factory=dict)
     _signals: dict[str, list[FaultSignal]] = field(default_factory=dict)
 
     def add(self, name: str, slots: int) -> None:
@@ -147,20 +147,23 @@ class LocalNodes:
         return tuple(signal for name in sorted(self._signals) for signal in self._signals[name])
 
     def _tail(self, name: str) -> None:
+        """Read what was added to one node's log. The file is closed in between, so nobody need close this object."""
         path = self.folder / name / "kern.log"
         try:
             with path.open("rb") as file:
-                start = self._read_to.get(name, 0)
-                if os.fstat(file.fileno()).st_size < start:
-                    start = 0  # the log was rotated; what stood in it stays known
+                status = os.fstat(file.fileno())
+                inode, start = self._read_to.get(name, (status.st_ino, 0))
+                if inode != status.st_ino or status.st_size < start:
+                    start = 0  # rotated or truncated; what stood in it stays known
                 file.seek(start)
                 data = file.read()
         except FileNotFoundError:
             return
         whole = data.rfind(b"\n") + 1
-        self._read_to[name] = start + whole
+        self._read_to[name] = (status.st_ino, start + whole)
         if whole:
-            self._signals.setdefault(name, []).extend(read_lines(data[:whole], node=name, path=str(path), offset=start))
+            found = read_lines(data[:whole], node=name, path=str(path), offset=start)
+            self._signals.setdefault(name, []).extend(found)
 
     @contextmanager
     def _locked(self, folder: Path) -> Iterator[None]:

@@ -183,6 +183,11 @@ class World:
     def said(self, name: str = "a") -> str:
         return (self.root / f"{name}.out").read_text()
 
+    def decisions(self) -> list[str]:
+        """Names of the ledger's entries."""
+        folder = self.root / "store" / RUN / "ledger"
+        return sorted(path.name for path in folder.glob("*.json")) if folder.is_dir() else []
+
     def ups(self) -> list[str]:
         """``<attempt>.<rank>`` of every rank process that ever came up."""
         return sorted(path.name.removeprefix("up.").rpartition(".")[0] for path in self.trainer.glob("up.*"))
@@ -219,6 +224,19 @@ def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path)
     yield made
     made.end()
+
+
+@pytest.fixture
+def make_world(tmp_path: Path) -> Iterator[Callable[[], World]]:
+    made: list[World] = []
+
+    def make() -> World:
+        made.append(World(tmp_path / f"world{len(made)}"))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()
 
 
 @pytest.fixture(name="wait_for")
