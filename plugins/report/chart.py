@@ -10,6 +10,8 @@ from rerail.plugins.report.svg import CHAR_PX, SHAPES, WIDTHS_PX, Place, hatched
 from rerail.plugins.report.words import PHASES, code, fault, seconds
 
 _LANES = 8
+_VISIBLE = 0.02
+_DENSE = 60
 _MARKS = 400
 _LABELS = 48
 _BAR_PX = 22
@@ -50,30 +52,31 @@ class Scale:
 def timeline(report: Report) -> Markup:
     """Attempts by node over time, with faults, checkpoints, lost work and the phases of each recovery."""
     scale = Scale(max(report.elapsed_s, 0.001))
+    names: list[str] = []
     parts: list[str] = []
     y = 8.0
     if report.incidents:
         y = 44.0
     top = y
     for name, bars in _lanes(report):
-        parts.append(text(name, x=0, y=y + 11, class_="lane"))
+        names.append(text(name, x=0, y=y + 11, class_="lane"))
         parts += [_attempt(row, scale, y + 18, whole=first) for row, first in bars]
         y += _LANE_PX
     y += 2
     if report.checkpoints:
-        parts.append(text("Checkpoints", x=0, y=y + 11, class_="lane"))
+        names.append(text("Checkpoints", x=0, y=y + 11, class_="lane"))
         parts += _checkpoints(report.checkpoints, scale, y + 28)
         y += 58
-    recoveries = [item for item in report.incidents if item.phases_s is not None]
+    recoveries = _visible_recoveries(report, scale)
     if recoveries:
-        parts.append(text("Recovery", x=0, y=y + 11, class_="lane"))
+        names.append(text("Recovery", x=0, y=y + 11, class_="lane"))
         for item in recoveries:
             parts += _recovery(item, scale, y + 18)
         if len(recoveries) == 1:
             parts.append(_recovery_note(recoveries[0], scale, y + 18))
         y += _LANE_PX
-    faults = _faults(report.incidents, scale, top, y)
-    parts = [*_axis(scale, top, y), *parts, *faults]
+    lines, flags = _faults(report.incidents, scale, top, y)
+    parts = [*_axis(scale, top, y), *lines, *parts, *names, *flags]
     height = y + 26
     held = f"{len(report.attempts)} attempts and {len(report.incidents)} incidents"
     summary = f"Timeline of {held} over {seconds(scale.until_s)}"
@@ -146,20 +149,22 @@ def _shape(mark: CheckpointRow) -> str:
 
 
 def _checkpoints(marks: Sequence[CheckpointRow], scale: Scale, y: float) -> list[str]:
+    dense = {"transform": "scale(.55)"} if len(marks) > _DENSE else {}
     shown = sorted(marks[-_MARKS:], key=lambda mark: (mark.state == "good", mark.reason == "periodic"))
-    parts = []
+    drawn, labels = [], []
     placed: list[tuple[float, float]] = []
     for mark in shown:
         tip = f"step {mark.step} of attempt {mark.attempt} ({mark.reason}), {seconds(mark.at)}: {mark.state}"
         tip += f", {mark.why}" if mark.why else ""
         # A nested svg carries the percentage, since a transform knows only pixels.
-        inner = tag("g", SHAPES[_shape(mark)], title=tip, class_=f"ck {mark.state}")
-        parts.append(tag("svg", inner, x=scale.x(mark.at), y=y, overflow="visible", width=1, height=1))
+        small = dense if _shape(mark) == "good" else {}
+        inner = tag("g", SHAPES[_shape(mark)], title=tip, class_=f"ck {mark.state}", **small)
+        drawn.append(tag("svg", inner, x=scale.x(mark.at), y=y, overflow="visible", width=1, height=1))
         words = str(mark.step)
         fits = _place(words, scale.share(mark.at), placed) if len(placed) < _LABELS else None
         if fits:
-            parts.append(text(words, class_=f"ck-step {fits}", x=scale.x(mark.at), y=y + 19, text_anchor="middle"))
-    return parts
+            labels.append(text(words, class_=f"ck-step {fits}", x=scale.x(mark.at), y=y + 19, text_anchor="middle"))
+    return [*reversed(drawn), *labels]  # what is special lies on top
 
 
 def _place(words: str, at: float, placed: list[tuple[float, float]]) -> str | None:
@@ -170,6 +175,13 @@ def _place(words: str, at: float, placed: list[tuple[float, float]]) -> str | No
     if found:
         placed.append((at, half))
     return found
+
+
+def _visible_recoveries(report: Report, scale: Scale) -> list[IncidentRow]:
+    """All recoveries, if any of them is wide enough to show its phases; the table of incidents has them anyway."""
+    found = [item for item in report.incidents if item.phases_s is not None]
+    widest = max((scale.share(item.mttr_s or 0.0) for item in found), default=0.0)
+    return found if widest >= _VISIBLE else []
 
 
 def _recovery(item: IncidentRow, scale: Scale, y: float) -> list[str]:
@@ -208,22 +220,22 @@ def _recovery_note(item: IncidentRow, scale: Scale, y: float) -> str:
     return text(words, class_=f"after {fits}", x=scale.x(item.fault_s), dx=-10, y=y + 15, text_anchor="end")
 
 
-def _faults(items: Sequence[IncidentRow], scale: Scale, top: float, bottom: float) -> list[str]:
-    parts = []
+def _faults(items: Sequence[IncidentRow], scale: Scale, top: float, bottom: float) -> tuple[list[str], list[str]]:
+    lines, flags = [], []
     placed: list[tuple[float, float]] = []
     for item in items:
         x, share = scale.x(item.fault_s), scale.share(item.fault_s)
-        parts.append(tag("line", class_="fault-line", x1=x, x2=x, y1=top - 8, y2=bottom))
+        lines.append(tag("line", class_="fault-line", x1=x, x2=x, y1=top - 8, y2=bottom))
         arrow = tag(
             "path", title=f"{fault(item)} on {item.node or 'no particular node'}", d="M-6-8H6L0 2Z", class_="fault"
         )
-        parts.append(tag("svg", arrow, x=x, y=top - 10, overflow="visible", width=1, height=1))
+        flags.append(tag("svg", arrow, x=x, y=top - 10, overflow="visible", width=1, height=1))
         words = code(item.codes[0]) if item.codes else fault(item)
         fits = _place(words, share, placed)
         if fits:
             anchor, shift = ("end", 6) if share > 0.85 else ("start", -6) if share < 0.15 else ("middle", 0)  # noqa: PLR2004
-            parts.append(text(words, class_=f"fault-name {fits}", x=x, dx=shift, y=top - 25, text_anchor=anchor))
-    return parts
+            flags.append(text(words, class_=f"fault-name {fits}", x=x, dx=shift, y=top - 25, text_anchor=anchor))
+    return lines, flags
 
 
 def _axis(scale: Scale, top: float, bottom: float) -> list[str]:
@@ -256,7 +268,7 @@ def legend(report: Report) -> list[tuple[str, str]]:
         rows.append(("lost", "lost work, run again"))
     if report.incidents:
         rows.append(("fault", "fault"))
-    if any(item.phases_s is not None for item in report.incidents):
+    if _visible_recoveries(report, Scale(report.elapsed_s)):
         rows += [
             ("see", "detect, decide"),
             ("leave", "save, end the gang"),

@@ -63,11 +63,14 @@ def render(report: Report) -> str:
     """The page."""
     state, tone = words.state_of(report)
     checkpoints = report.checkpoints[-ROWS_AT_MOST:]
+    main = words.main_incident(report)
     return _template().render(
         report=report,
         state=state,
         tone=tone,
         headline=words.headline(report),
+        main_id=main.id if main else "",
+        phase_names=words.PHASES,
         comparison=words.comparison(report),
         begun=datetime.fromtimestamp(report.begun_at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         hatches=svg.HATCHES,

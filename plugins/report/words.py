@@ -101,10 +101,10 @@ def state_of(report: Report) -> tuple[str, str]:
 def comparison(report: Report) -> tuple[str, str]:
     """Whether training was identical to the uninterrupted run: a word and a line below it."""
     if report.identical is None:
-        return "not compared", "no uninterrupted run beside it"
+        return NOTHING, "not compared"
     if report.identical:
-        return "yes", "bit for bit, to the uninterrupted run"
-    return "no", "differs from the uninterrupted run"
+        return "yes", "bit for bit, to an uninterrupted run"
+    return "no", "differs from an uninterrupted run"
 
 
 def main_incident(report: Report) -> IncidentRow | None:
@@ -147,7 +147,7 @@ def _sequel(report: Report, incident: IncidentRow) -> str:
     )
     if after is None or incident.mttr_s is None:
         if report.outcome == "stopped":
-            return f"The run stopped: {report.outcome_reason or 'no reason was given'}"
+            return f"The run stopped: {(report.outcome_reason or 'no reason was given').rstrip('.')}."
         return "No new step has been made since."
     place = (
         "in the same pods" if after.how == "in-place" else f"on {listed(after.nodes)}" if after.nodes else "elsewhere"

@@ -5,6 +5,7 @@ import os
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rerail.policies.metric_table import METRICS
 from rerail.policies.metrics import BADPUT, measure
 from rerail.policies.supervisor.state import AttemptRecord, Incident, RunState
