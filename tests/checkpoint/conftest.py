@@ -18,6 +18,7 @@ from rerail.policies.errors import DamagedError, NotFoundError
 from rerail.policies.manifest import CertificateRef, Layout, Manifest, Snapshot
 
 RUN = "llama"
+UNUSED = ("optimizer", "scheduler", "scaler", "data", "distributed", "user")
 
 
 @dataclass
@@ -69,6 +70,7 @@ class MemoryStore:
     def upload(self, key: str, buffers, *, size: int) -> Uploaded:
         self.made.append(f"upload {key}")
         data = b"".join(bytes(buffer) for buffer in buffers)
+        assert len(data) == size
         self.objects[self.prefix + key] = data
         return Uploaded(len(data), digest_of(data))
 
@@ -149,10 +151,9 @@ class Scene:
                     Blob(f"rng-{rank}.bin", "rng", 200, (rng,)),
                 ],
                 values={"step": step, "epoch": 0},
-                absent={
-                    name: "not used here"
-                    for name in ("optimizer", "scheduler", "scaler", "data", "distributed", "user")
-                },
+                absent=dict.fromkeys(
+                    ("optimizer", "scheduler", "scaler", "data", "distributed", "user"), "not used here"
+                ),
                 snapshot=Snapshot(rank=rank, at_s=at_s),
                 state_digest=digest_of(model),
                 writer=f"rank-{rank}-{save_id}",
