@@ -1,0 +1,282 @@
+"""``rerail run --nproc N -- COMMAND``: any script as a supervised gang on this machine."""
+
+import os
+import re
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+from urllib.parse import unquote, urlsplit
+
+import typer
+
+from rerail.plugins.checkpoint.attempts import create_run, read_run
+from rerail.plugins.checkpoint.open import open_run
+from rerail.plugins.checkpoint.store import RunStore
+from rerail.plugins.cli.output import Output, OutputOption, emit
+from rerail.plugins.gang.executor import Supervisor
+from rerail.plugins.gang.local import LocalBackend
+from rerail.plugins.nodes.local import LocalNodes
+from rerail.policies.documents import RunDoc
+from rerail.policies.errors import NotFoundError, UsageError
+from rerail.policies.keys import check_run_name
+from rerail.policies.recovery import RecoveryPolicy
+from rerail.policies.supervisor.state import LedgerEntry, RunState
+
+LOCAL_POLICY = RecoveryPolicy(poll_s=0.2, capacity_wait_s=30.0)
+"""For one machine: nobody brings a node back, so capacity is not waited for long."""
+
+_VERDICT_FAIL = 1
+_INTERRUPTED = 130
+_STYLES = {"done": "bold green", "stopped": "bold red", "ending": "yellow", "preparing": "yellow", "saving": "yellow"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("run", context_settings={"ignore_unknown_options": True})(run)
+
+
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND [ARGUMENT ...]", show_default=False)],
+    *,
+    nproc: Annotated[int, typer.Option("--nproc", "-n", min=1, help="Ranks: processes of COMMAND.")] = 1,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--run", "--name", "-r", help="Name of the run; one that exists is continued. [default: a new one]"
+        ),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option("--store", envvar="RERAIL_STORE", help="Store address. [default: the folder ./rerail-runs]"),
+    ] = None,
+    control: Annotated[
+        str | None,
+        typer.Option("--control", envvar="RERAIL_CONTROL", help="Store of control documents, where it is another one."),
+    ] = None,
+    policy: Annotated[
+        Path | None, typer.Option("--policy", metavar="FILE.yaml", help="Recovery policy of a new run.")
+    ] = None,
+    nodes: Annotated[
+        str | None,
+        typer.Option("--nodes", metavar="N:SLOTS", help="Cut this machine into N nodes. [default: one for all ranks]"),
+    ] = None,
+    fork: Annotated[
+        str | None, typer.Option("--from", metavar="RUN@STEP", help="Begin a new run from another run's commit.")
+    ] = None,
+    backend: Annotated[str, typer.Option("--backend", help="Where the gang runs: local.")] = "local",
+    state: Annotated[
+        Path | None,
+        typer.Option("--state", envvar="RERAIL_STATE", help="Folder of this machine's pods, nodes and logs."),
+    ] = None,
+    take_over: Annotated[bool, typer.Option("--take-over", help="Drive a run that another owner created.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Run COMMAND as a gang on this machine, and go on after faults from the newest good checkpoint.
+
+    A run that exists and is not done is continued: a gang that still runs is adopted. Ctrl-C asks the ranks to save,
+    and stops the run; SIGTERM to this process leaves the gang running for a successor.
+
+    Exit codes: 0 done, 1 stopped with a reason, 2 bad input, 3 resume blocked or store unreachable, 5 another owner.
+    """
+    if backend != "local":
+        raise UsageError(f"--backend {backend!r} is not available in this version; use --backend local")
+    run_name = check_run_name(name) if name else _new_name(command)
+    address = store or (Path.cwd() / "rerail-runs").as_uri()
+    opened = open_run(run_name, store=address, control=control, create=True)
+    doc = _submit(opened, nproc, policy, fork=fork, take_over=take_over)
+    folder = (state or _state_folder(address)) / run_name
+    chosen = RecoveryPolicy.from_mapping(dict(doc.policy), f"run.json of run {run_name!r}")
+    environment = dict(os.environ) | {
+        "RERAIL_STORE": address,
+        "RERAIL_HOLD_S": f"{chosen.hold_s:f}",
+        "RERAIL_POLL_S": f"{min(chosen.poll_s, 1.0):f}",
+    }
+    if control:
+        environment["RERAIL_CONTROL"] = control
+    pods = LocalBackend(run_name, folder / "pods", command, environment, log_dir=folder / "logs")
+    places = LocalNodes(folder / "nodes", used=pods.used)
+    for node, slots in _cut(nodes, nproc):
+        places.add(node, slots)
+    progress = _Progress()
+    supervisor = Supervisor(opened, doc.world_size, pods, places, chosen, on_event=progress.entry, log=progress.line)
+    progress.line(f"run {run_name} in {address}; logs of ranks in {folder / 'logs'}")
+    if name:
+        supervisor.reopen("the same run was asked for again")
+    with _signals(supervisor, progress) as left:
+        last = supervisor.drive(until=lambda: bool(left))
+    emit(_document(last, address, folder, left_running=bool(left)), output)
+    if left:
+        progress.line(f"the gang goes on; continue with: rerail run --run {run_name} --store {address} ...")
+        raise typer.Exit(_INTERRUPTED)
+    if last.phase != "done":
+        raise typer.Exit(3 if last.reason.startswith("resume blocked") else _VERDICT_FAIL)
+
+
+def _new_name(command: list[str]) -> str:
+    """A fresh name after the script, so that a run without a name never continues another one."""
+    scripts = [Path(word).stem for word in command if word.endswith((".py", ".sh"))] or [Path(command[0]).stem]
+    stem = re.sub(r"[^a-z0-9]+", "-", scripts[0].lower()).strip("-")[:30].strip("-") or "run"
+    return f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def _state_folder(address: str) -> Path:
+    """Beside a store that is a folder, else where this user's programs keep their state."""
+    parts = urlsplit(address)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path)) / ".local"
+    home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return home / "rerail" / re.sub(r"[^A-Za-z0-9.-]+", "_", address)
+
+
+def _submit(opened: RunStore, nproc: int, policy: Path | None, *, fork: str | None, take_over: bool) -> RunDoc:
+    """Create the run, or find it and check that it is the one that was meant."""
+    given = _read_policy(policy) if policy else None
+    owner = f"local/{socket.gethostname()}"
+    try:
+        standing = read_run(opened)
+    except NotFoundError:
+        standing = None
+    if standing is None:
+        doc = RunDoc(
+            writer=secrets.token_hex(8),
+            run=opened.run,
+            owner=owner,
+            created_at_s=time.time(),
+            world_size=nproc,
+            policy=(given or LOCAL_POLICY).model_dump(mode="json"),
+            forked_from=fork,
+        )
+        if fork:
+            raise UsageError(f"--from {fork!r} is not available in this version")
+        return create_run(opened, doc, take_over=take_over)
+    another = "or choose another --run name for a new run"
+    if fork and standing.forked_from != fork:
+        raise UsageError(f"run {opened.run!r} exists and was not forked from {fork}; leave --from out, {another}")
+    if standing.world_size != nproc:
+        raise UsageError(
+            f"run {opened.run!r} has {standing.world_size} ranks, not {nproc}; pass --nproc {standing.world_size}, "
+            f"{another}"
+        )
+    if given is not None and given.model_dump(mode="json") != standing.policy:
+        raise UsageError(f"run {opened.run!r} has a policy of its own in run.json; leave --policy out, {another}")
+    return create_run(opened, standing.model_copy(update={"owner": owner}), take_over=take_over)
+
+
+def _read_policy(path: Path) -> RecoveryPolicy:
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--policy {path}: {error.strerror}; pass a YAML file of policy fields") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"--policy {path}: no YAML: {' '.join(str(error).split())}") from None
+    if content is not None and not isinstance(content, dict):
+        raise UsageError(f"--policy {path}: a mapping of policy fields belongs there, for example 'hold_s: 60'")
+    chosen: dict[str, Any] = LOCAL_POLICY.model_dump() | (content or {})
+    return RecoveryPolicy.from_mapping(chosen, f"--policy {path}")
+
+
+def _cut(nodes: str | None, nproc: int) -> list[tuple[str, int]]:
+    if nodes is None:
+        return [("local", nproc)]
+    found = re.fullmatch(r"([1-9]\d{0,3}):([1-9]\d{0,3})", nodes)
+    if not found:
+        raise UsageError(f"--nodes {nodes!r} is not N:SLOTS (for example 3:2: three nodes of two slots each)")
+    count, slots = int(found[1]), int(found[2])
+    if count * slots < nproc:
+        raise UsageError(f"--nodes {nodes} has {count * slots} slots, and --nproc {nproc} ranks need one each")
+    return [(f"node-{number + 1}", slots) for number in range(count)]
+
+
+class _Progress:
+    """Live progress for people, on stderr."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._began_s: float | None = None
+
+    def entry(self, entry: LedgerEntry) -> None:
+        from rich.markup import escape
+
+        self._began_s = self._began_s if self._began_s is not None else entry.at_s
+        style = _STYLES.get(entry.state.phase, "cyan")
+        at_s = entry.at_s - self._began_s
+        self._console.print(f"[dim]{at_s:8.1f} s[/] [{style}]{entry.state.phase:<9}[/] {escape(entry.note)}")
+
+    def line(self, text: str) -> None:
+        from rich.markup import escape
+
+        self._console.print(f"[dim]{escape(text)}[/]")
+
+
+@contextmanager
+def _signals(supervisor: Supervisor, progress: _Progress) -> Iterator[list[int]]:
+    """Ctrl-C asks the run to stop, a second one or SIGTERM leaves the gang to a successor."""
+    left: list[int] = []
+    asked: list[int] = []
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        if asked:
+            left.append(number)
+            return
+        asked.append(number)
+        supervisor.ask_stop("interrupted by a person")
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        left.append(number)
+
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, interrupt),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, leave),
+    }
+    try:
+        yield left
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if asked:
+            progress.line("asked to stop: the ranks were asked to save and leave")
+
+
+def _document(state: RunState, address: str, folder: Path, *, left_running: bool) -> dict[str, Any]:
+    return {
+        "run": state.run,
+        "store": address,
+        "phase": state.phase,
+        "reason": state.reason,
+        "left_running": left_running,
+        "attempts": [
+            {
+                "n": record.n,
+                "gang": record.gang,
+                "nodes": list(record.nodes),
+                "how": record.how,
+                "started_from_step": record.started_from_step,
+                "last_step": record.last_step,
+                "last_commit_step": record.last_commit_step,
+                "end_cause": record.end_cause,
+                "exit_codes": record.exit_codes,
+            }
+            for record in state.attempts
+        ],
+        "incidents": [
+            {
+                "id": incident.id,
+                "class": incident.class_name,
+                "scope": incident.scope,
+                "node": incident.node,
+                "action": incident.action,
+            }
+            for incident in state.incidents
+        ],
+        "logs": str(folder / "logs"),
+    }
