@@ -10,9 +10,10 @@ is the one that was just completed. Needs no assumption: all ranks see the same 
 property of synchronous data parallel training, stated at the class.
 """
 
+import time
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
+from typing import Protocol, Self
 
 from rerail.plugins.trainer.kvstore import KeyValue
 from rerail.policies.errors import UsageError
@@ -71,14 +72,21 @@ class Solo:
 
 
 class KeyValueGroup:
-    """A process group's ``all_gather`` over a key-value store, for loops whose framework offers none for bytes."""
+    """A process group's ``all_gather`` over a key-value store, for loops whose framework offers none for bytes.
 
-    def __init__(self, store: KeyValue, *, rank: int, world_size: int, name: str = "rerail") -> None:
+    A context manager: at the end rank 0, beside which the server runs, stays until the others have read their last
+    answer (at most ``linger_s``). So a rank that leaves early takes nobody else's answer away.
+    """
+
+    def __init__(
+        self, store: KeyValue, *, rank: int, world_size: int, name: str = "rerail", linger_s: float = 5.0
+    ) -> None:
         self.rank = rank
         self.world_size = world_size
         self._store = store
         self._name = name
         self._count = 0
+        self._linger_s = linger_s
 
     def all_gather(self, payload: bytes) -> list[bytes]:
         """Every rank's payload; waits for all."""
@@ -86,6 +94,18 @@ class KeyValueGroup:
         prefix = f"{self._name}.gather.{self._count}"
         self._store.set(f"{prefix}.{self.rank}", payload.hex())
         return [bytes.fromhex(self._store.get(f"{prefix}.{rank}").decode()) for rank in range(self.world_size)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.rank != 0:
+            self._store.set(f"{self._name}.bye.{self.rank}", "1")
+            return
+        byes = [f"{self._name}.bye.{rank}" for rank in range(1, self.world_size)]
+        end = time.monotonic() + self._linger_s
+        while byes and not self._store.check(byes) and time.monotonic() < end:
+            time.sleep(0.02)
 
 
 class KeyValueAgreement:

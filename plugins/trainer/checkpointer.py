@@ -353,6 +353,8 @@ class Checkpointer:
         if not self.enabled:
             return
         saves = self._ready("finish")
+        self._progress.phase = "saving"
+        self._progress.write()
         saves.wait()
         if not (self._restored.final and step == self._restored.step):
             if step == saves.saved_step:

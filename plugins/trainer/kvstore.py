@@ -168,3 +168,9 @@ class KeyValueClient:
     def close(self) -> None:
         """End the connection."""
         self._stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

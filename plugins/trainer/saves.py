@@ -89,13 +89,13 @@ class Saves:
             SaveFailedError: It failed, and that cannot be borne; always when leaving.
             CommitFencedError: A newer attempt goes on without it (only when leaving; else see ``fenced``).
         """
-        self.wait()
         clock = self.settings.clock
         begin = clock()
         phase, self.progress.phase = self.progress.phase, "saving"
         here = leaving or not self.settings.asynchronous
-        if here:
+        if here or self.running:
             self.progress.write()
+        self.wait()
         told = self.told
         frozen = freeze(
             self.state,
