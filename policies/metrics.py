@@ -191,7 +191,7 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 def _newest(state: RunState, commits: Sequence[CommitFact]) -> float:
-    times = [commit.at_s for commit in commits]
+    times = [commit.at_s for commit in commits if commit.at_s is not None]
     for record in state.attempts:
         times += [record.opened_at_s, record.ended_at_s or 0.0, record.first_step_at_s or 0.0]
     for incident in state.incidents:

@@ -20,7 +20,7 @@ class CommitFact(Value):
     """A commit as the report shows it.
 
     Attributes:
-        at_s: When the last rank's snapshot was taken, by that rank's node.
+        at_s: When the last rank's snapshot was taken, by that rank's node; None where the manifest is gone.
         state: ``off-chain``: written, but no later attempt goes back to it and it counts for nothing.
         why: Why it is not good.
         size_bytes: Bytes of all files that its manifest names.
@@ -29,7 +29,7 @@ class CommitFact(Value):
 
     attempt: int
     step: int
-    at_s: float
+    at_s: float | None
     reason: str
     state: CommitState = "good"
     why: str = ""
@@ -108,19 +108,23 @@ def put_in_order(
         ended = clamp(record.ended_at_s if record.ended_at_s is not None else next_opened, opened, until)
         in_place = after is not None and after.how == "in-place"
         limit = min(ended, next_opened)
-        own = {commit.step: commit for commit in commits if commit.attempt == record.n}
-        final = [commit.at_s + (commit.save_s or 0.0) for commit in own.values() if commit.reason == "final"]
+        own = [commit for commit in commits if commit.attempt == record.n]
+        at = {commit.step: commit.at_s for commit in own if commit.at_s is not None}
+        final = [
+            at[commit.step] + (commit.save_s or 0.0) for commit in own if commit.reason == "final" and commit.step in at
+        ]
         work_end = limit
         if record.n in fault_of:
             # A gang that saves before it leaves works on until that snapshot.
-            work_end = max([fault_of[record.n], *(commit.at_s for commit in own.values())])
+            work_end = max([fault_of[record.n], *at.values()])
         elif final:
             work_end = max(final)
         started = clamp(record.started_at_s if record.started_at_s is not None else opened, opened, limit)
         loaded = clamp(record.loaded_at_s if record.loaded_at_s is not None else started, started, limit)
         begin = None if record.first_step_at_s is None else clamp(record.first_step_at_s, loaded, limit)
         from_step = record.started_from_step or 0
-        steps = [from_step, record.last_step or 0, record.last_commit_step or 0, seen.get(record.n, 0), *own]
+        steps = [from_step, record.last_step or 0, record.last_commit_step or 0, seen.get(record.n, 0)]
+        steps += [commit.step for commit in own]
         works.append(
             Work(
                 record=record,
@@ -133,7 +137,7 @@ def put_in_order(
                 from_step=from_step,
                 reached=max(steps),
                 faulted=record.n in fault_of,
-                commits={step: commit.at_s for step, commit in own.items()},
+                commits=at,
             )
         )
         floor = opened

@@ -2,6 +2,6 @@
 
 from rerail.plugins.report.document import Report, build_report
 from rerail.plugins.report.facts import RunFacts, read_facts
-from rerail.plugins.report.html import render, write
+from rerail.plugins.report.html import placed, render, write
 
-__all__ = ["Report", "RunFacts", "build_report", "read_facts", "render", "write"]
+__all__ = ["Report", "RunFacts", "build_report", "placed", "read_facts", "render", "write"]

@@ -88,7 +88,11 @@ class CertificateRow(Value):
 
 
 class CheckpointRow(CommitFact):
-    """One commit; ``at`` is seconds since ``begun_at_s``."""
+    """One commit.
+
+    Attributes:
+        at: Seconds since ``begun_at_s``; where ``at_s`` is None it is reckoned from the step.
+    """
 
     at: float
 
@@ -214,7 +218,7 @@ def build_report(
         begun_at_s=begun,
         elapsed_s=found.elapsed_job_s,
         checkpoints=tuple(
-            CheckpointRow(**commit.model_dump(), at=round(commit.at_s - begun, 3)) for commit in facts.commits
+            CheckpointRow(**commit.model_dump(), at=_moment(commit, attempts, begun)) for commit in facts.commits
         ),
         timeline=_timeline(state, attempts, incidents, facts, begun),
         metrics=found,
@@ -269,7 +273,7 @@ def _attempts(
         kept = min(later, default=None)
         lost = kept is not None and record.last_step is not None and record.last_step > kept
         ended = until if record.ended_at_s is None else record.ended_at_s
-        snapshots = [commit.at_s for commit in commits if commit.attempt == record.n]
+        snapshots = [commit.at_s for commit in commits if commit.attempt == record.n and commit.at_s is not None]
         trained = min(ended, max([faults.get(record.n, ended), *snapshots]))
         rows.append(
             AttemptRow(
@@ -296,6 +300,17 @@ def _attempts(
             )
         )
     return tuple(rows)
+
+
+def _moment(commit: CommitFact, attempts: tuple[AttemptRow, ...], begun: float) -> float:
+    if commit.at_s is not None:
+        return round(commit.at_s - begun, 3)
+    row = next((row for row in attempts if row.n == commit.attempt), None)
+    if row is None or row.first_step_s is None or row.trained_until_s is None:
+        return 0.0 if row is None else row.opened_s
+    first = row.started_from_step or 0
+    share = (commit.step - first) / max(1, (row.last_step or commit.step) - first)
+    return round(row.first_step_s + min(1.0, max(0.0, share)) * (row.trained_until_s - row.first_step_s), 3)
 
 
 def _incident(item: Incident, measured: IncidentMetrics, begun: float) -> IncidentRow:
@@ -361,7 +376,7 @@ def _timeline(
         text = f"commit of step {commit.step} ({commit.reason})" + (
             "" if commit.state == "good" else f": {commit.state}"
         )
-        add(commit.at_s - begun, "commit", commit.attempt, text)
+        add(_since(begun, commit.at_s), "commit", commit.attempt, text)
     for note in facts.notes:
         add(note.at_s - begun, "note", None, note.text)
     add(

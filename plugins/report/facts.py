@@ -4,13 +4,16 @@ A report must come out of a damaged run too, so what cannot be read is a fact of
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
 
-from rerail.plugins.checkpoint.attempts import newest_opening, read_run, read_start
+from rerail.plugins.checkpoint.attempts import read_run
 from rerail.plugins.checkpoint.manifests import read_manifest
 from rerail.plugins.checkpoint.notes import read_certificate, read_marks
+from rerail.plugins.checkpoint.resolve import read_start
 from rerail.plugins.checkpoint.store import RunStore, all_entries
 from rerail.policies import keys
-from rerail.policies.documents import Certificate, Mark, RunDoc, Value
+from rerail.policies.documents import Certificate, Mark, RunDoc, Start, Value
 from rerail.policies.errors import DamagedError, NewerFormatError, NotFoundError
 from rerail.policies.supervisor.state import LedgerEntry
 from rerail.policies.worktime import CommitFact, CommitState
@@ -33,7 +36,7 @@ class RunFacts(Value):
     Attributes:
         created_at_s: Submission; None where run.json is gone.
         until_s: Time of the newest decision; the present of a run that goes on.
-        commits: All manifests that stand, oldest first.
+        commits: All manifests that stand, and what was passed over and deleted since; oldest first.
         unreadable: Documents that could not be read, with the reason.
     """
 
@@ -79,51 +82,61 @@ def _document(run: RunStore, unreadable: list[str]) -> RunDoc | None:
 
 def _commits(run: RunStore, unreadable: list[str]) -> tuple[CommitFact, ...]:
     found = [key for entry in all_entries(run.control, keys.COMMITS) if (key := keys.parse_commit(entry.key))]
-    marks = {(mark.attempt, mark.step, mark.kind) for mark in read_marks(run)}
-    chain = _chain(run, unreadable)
-    commits = []
-    for key in reversed(found):
-        if key.step is None:
-            continue
-        attempt, step = key.attempt, key.step
-        state, why = _state(run, attempt, step, marks, chain)
-        pinned = (attempt, step, "pin") in marks
+    marks = read_marks(run)
+    starts = _starts(run, sorted({key.attempt for key in found if key.kind == "start"}), unreadable)
+    skipped = {(skip.attempt, skip.step): skip.why for start in starts for skip in start.skipped}
+    judge = _Standing(run, marks, skipped, _chain(starts))
+    facts = []
+    standing = {(key.attempt, key.step) for key in found if key.step is not None}
+    for attempt, step in sorted(standing):
+        state, why = judge.of(attempt, step)
         try:
             manifest = read_manifest(run, attempt, step)
         except (NotFoundError, DamagedError, NewerFormatError) as error:
             unreadable.append(str(error))
             continue
-        commits.append(
+        facts.append(
             CommitFact(
                 attempt=attempt,
                 step=step,
-                at_s=max((snapshot.at_s for snapshot in manifest.snapshots), default=0.0),
+                at_s=max((snapshot.at_s for snapshot in manifest.snapshots), default=None),
                 reason=manifest.reason,
                 state=state,
                 why=why,
                 size_bytes=sum(entry.size for entry in manifest.files),
                 save_s=manifest.save_s,
-                pinned=pinned,
+                pinned=keys.MarkKey(attempt, step, "pin") in marks,
             )
         )
-    return tuple(sorted(commits, key=lambda commit: (commit.attempt, commit.step)))
+    # What a recovery passed over belongs into its report, also when retention has deleted it since.
+    passed_over = {(mark.attempt, mark.step) for mark in marks if mark.kind != "pin"} | set(skipped)
+    for attempt, step in sorted(passed_over - standing):
+        state, why = judge.of(attempt, step)
+        facts.append(CommitFact(attempt=attempt, step=step, at_s=None, reason="deleted since", state=state, why=why))
+    return tuple(sorted(facts, key=lambda fact: (fact.attempt, fact.step)))
 
 
-def _state(
-    run: RunStore,
-    attempt: int,
-    step: int,
-    marks: set[tuple[int, int, keys.MarkKind]],
-    chain: Mapping[int, int | None] | None,
-) -> tuple[CommitState, str]:
-    for kind in ("bad", "suspect"):
-        if (attempt, step, kind) in marks:
-            return kind, _why(run, attempt, step, kind)
-    if chain is not None:
-        top = chain.get(attempt, -1)
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """What counts a commit in or out."""
+
+    run: RunStore
+    marks: frozenset[keys.MarkKey]
+    skipped: Mapping[tuple[int, int], str]
+    chain: Mapping[int, int | None]
+
+    def of(self, attempt: int, step: int) -> tuple[CommitState, str]:
+        """State of a commit, and why it is not good."""
+        kinds: tuple[Literal["bad", "suspect"], ...] = ("bad", "suspect")
+        for kind in kinds:
+            if keys.MarkKey(attempt, step, kind) in self.marks:
+                return kind, _why(self.run, attempt, step, kind)
+        if (attempt, step) in self.skipped:
+            return "bad", self.skipped[attempt, step]  # resolve saw the damage itself, and needs no mark
+        top = self.chain.get(attempt, -1 if self.chain else None)
         if top is not None and step > top:
             return "off-chain", "a later attempt went on from an older commit"
-    return "good", ""
+        return "good", ""
 
 
 def _why(run: RunStore, attempt: int, step: int, kind: keys.MarkKind) -> str:
@@ -134,18 +147,23 @@ def _why(run: RunStore, attempt: int, step: int, kind: keys.MarkKind) -> str:
         return f"marked {kind}; the mark cannot be read"
 
 
-def _chain(run: RunStore, unreadable: list[str]) -> dict[int, int | None] | None:
-    """Newest step that counts, by attempt; None in it: all of them. None: no start says anything yet."""
-    newest = newest_opening(run).started
-    if newest is None:
-        return None
-    try:
-        start = read_start(run, newest)
-    except (NotFoundError, DamagedError, NewerFormatError) as error:
-        unreadable.append(str(error))
-        return None
-    steps: dict[int, int | None] = {link.attempt: -1 if link.step is None else link.step for link in start.chain}
-    return {**steps, newest: None}
+def _starts(run: RunStore, attempts: list[int], unreadable: list[str]) -> list[Start]:
+    found = []
+    for attempt in attempts:
+        try:
+            found.append(read_start(run, attempt))
+        except (NotFoundError, DamagedError, NewerFormatError) as error:
+            unreadable.append(str(error))
+    return found
+
+
+def _chain(starts: list[Start]) -> dict[int, int | None]:
+    """Newest step that counts, by attempt; None in it: all of them. Empty: no start says anything yet."""
+    if not starts:
+        return {}
+    newest = starts[-1]
+    steps: dict[int, int | None] = {link.attempt: -1 if link.step is None else link.step for link in newest.chain}
+    return {**steps, newest.attempt: None}
 
 
 def _certificates(run: RunStore, unreadable: list[str]) -> tuple[Certificate, ...]:

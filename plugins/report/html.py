@@ -91,6 +91,12 @@ def render(report: Report) -> str:
     )
 
 
+def placed(report: Report, folder: Path) -> Report:
+    """The report with the paths of the files that ``write`` makes of it in ``folder``."""
+    paths = {"report_html": str(folder / "report.html"), "report_json": str(folder / "report.json")}
+    return report.model_copy(update=paths)
+
+
 def write(report: Report, folder: Path) -> tuple[Path, Path]:
     """Write ``report.html`` and ``report.json`` into ``folder``; the documents name their own files.
 
@@ -102,8 +108,8 @@ def write(report: Report, folder: Path) -> tuple[Path, Path]:
         Paths of the HTML and of the JSON.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    html, twin = folder / "report.html", folder / "report.json"
-    named = report.model_copy(update={"report_html": str(html), "report_json": str(twin)})
+    named = placed(report, folder)
+    html, twin = Path(named.report_html), Path(named.report_json)
     html.write_text(render(named), encoding="utf-8")
     twin.write_text(json.dumps(named.document(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return html, twin
@@ -202,7 +208,7 @@ def _spread(spread: Spread) -> str:
 
 def _saves(checkpoints: Sequence[CheckpointRow]) -> str:
     times = sorted(mark.save_s for mark in checkpoints if mark.save_s is not None)
-    sizes = [mark.size_bytes for mark in checkpoints]
+    sizes = [mark.size_bytes for mark in checkpoints if mark.at_s is not None]
     if not sizes:
         return "No checkpoint stands."
     said = f"{words.count(len(sizes), 'checkpoint')}, {words.size(sum(sizes))} in all"

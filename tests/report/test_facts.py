@@ -4,14 +4,16 @@ import pytest
 
 from rerail.plugins.checkpoint.attempts import create_run, open_attempt
 from rerail.plugins.checkpoint.commit import commit
-from rerail.plugins.checkpoint.notes import certificate_ref, create_certificate, mark_commit
+from rerail.plugins.checkpoint.notes import certificate_ref, create_certificate, mark_commit, read_certificate
 from rerail.plugins.checkpoint.parts import Blob, write_part
+from rerail.plugins.checkpoint.store import all_entries
 from rerail.plugins.report import build_report, read_facts, render
 from rerail.policies import keys
 from rerail.policies.documents import Certificate, RankCertificate, Rendezvous, RunDoc
+from rerail.policies.errors import CommitFencedError
 from rerail.policies.manifest import PARTS, Layout, Snapshot
 from rerail.policies.recovery import DRILL_POLICY
-from rerail.policies.supervisor.state import LedgerEntry, RunState
+from rerail.policies.supervisor.state import AttemptRecord, LedgerEntry, RunState
 
 T0 = 1_796_000_000.0
 WRITER = "writer-of-test"
@@ -83,12 +85,46 @@ def test_commits_come_with_their_standing_and_the_reason(run):
     assert facts.unreadable == ()
 
 
+def test_what_was_passed_over_is_told_also_when_retention_deleted_it(run, t0):
+    run.control.delete((keys.manifest(1, 60), keys.manifest(1, 40)))
+    facts = read_facts(run)
+    gone = [fact for fact in facts.commits if fact.at_s is None]
+    assert [(fact.step, fact.state, fact.reason) for fact in gone] == [
+        (40, "bad", "deleted since"),
+        (60, "suspect", "deleted since"),
+    ]
+    record = AttemptRecord(
+        n=1, gang="demo-a1", nodes=("node-0",), how="fresh", opened_at_s=t0, started_at_s=t0, started_from_step=0,
+        first_step_at_s=t0, last_step=80, ended_at_s=t0 + 8,
+    )  # fmt: skip
+    state = RunState(run="demo", world_size=1, phase="running", attempt=1, attempts=(record,))
+    report = build_report(state, facts, DRILL_POLICY)
+    assert {row.step: row.at for row in report.checkpoints if row.at_s is None} == {40: 4.0, 60: 6.0}
+    assert "about 6.00 s" in render(report)
+
+
+def test_what_resolve_found_damaged_itself_is_bad_without_a_mark(run_store):
+    run = run_store("torn")
+    create_run(run, RunDoc(writer=WRITER, run="torn", owner="local/test", created_at_s=T0, world_size=1))
+    first = _open(run, 1)
+    for step in (20, 40):
+        _save(run, first, step, T0 + step)
+    files = [
+        entry.key for entry in all_entries(run.shards, keys.SHARDS) if "1.40." in entry.key and "model" in entry.key
+    ]
+    run.shards.delete(tuple(files))
+    _open(run, 2)
+    (good, bad) = read_facts(run).commits
+    assert (good.step, good.state) == (20, "good")
+    assert (bad.step, bad.state) == (40, "bad")
+    assert "missing" in bad.why
+
+
 def test_a_commit_that_a_later_attempt_did_not_build_on_is_off_the_chain(run):
-    for kind, step in (("suspect", 60), ("bad", 40)):
-        run.control.delete((keys.mark(1, step, kind),))
-    states = {(fact.attempt, fact.step): fact.state for fact in read_facts(run).commits}
-    assert states[1, 40] == states[1, 60] == "off-chain"
-    assert states[1, 20] == "good"
+    with pytest.raises(CommitFencedError):
+        _save(run, read_certificate(run, 1), 80, T0 + 20)  # a zombie of attempt 1
+    fact = next(fact for fact in read_facts(run).commits if fact.step == 80)
+    assert (fact.attempt, fact.state) == (1, "off-chain")
 
 
 def test_damage_is_a_fact_and_no_reason_to_have_no_report(run):
