@@ -6,10 +6,10 @@ Pure: it turns YAML text into tables. ``rerail.policies.catalog`` holds the pack
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 import yaml
-from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validator
+from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validator, model_validator
 
 from rerail.policies.errors import UsageError
 from rerail.policies.faults import ACTIONS, Action, FaultValue, Quarantine, Scope
@@ -126,6 +126,13 @@ class Rule(FaultValue):
             if not _CODE.fullmatch(code):
                 raise ValueError(f"{code!r} is no code; write xid:79, sxid:20034 or name:oom_kill")
         return codes
+
+    @model_validator(mode="after")
+    def _nothing_emptied(self) -> Self:
+        for name in self.model_fields_set - {"scope"}:
+            if getattr(self, name) is None:
+                raise ValueError(f"{name.rstrip('_')} is empty; leave the key out to keep what the table says")
+        return self
 
 
 class Overlay(FaultValue):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-MAX_TEXT: Final = 65536  # characters; a kernel record is below 2 KiB, so what is longer is no kernel record
+MAX_TEXT: Final = 16384  # characters; a record of the kernel is below 1 KiB, and a message holds a few of them
 _MAX_HEADS: Final = 12
 _MAX_DIGITS: Final = 20
 _MICRO: Final = 1e-6
@@ -82,7 +82,7 @@ _IDENT = re.compile(r"(?:[^\s:\[]{1,253} )?([A-Za-z_][\w./@-]{0,63})(?:\[\d{1,10
 
 _KERNEL_WORDS = re.compile(
     r"NVRM:|nvidia-nvswitch\d*:|detected (?:NVSwitch|number of NVSwitches)|failed to find the GPU handle"
-    r"|nvidia [0-9a-f:.]{7,16}:|pcieport [0-9a-f:.]{7,16}:|pciehp |oom-kill:|\S+ invoked oom-killer"
+    r"|nvidia [0-9a-f:.]{7,16}:|pcieport [0-9a-f:.]{7,16}:|pciehp |oom-kill:"
     r"|(?:Memory cgroup out|Out) of memory:",
     re.IGNORECASE,
 )
@@ -100,7 +100,7 @@ def open_line(line: str) -> Envelope:
     """Take a line's transport off.
 
     Args:
-        line: One record without its line end; only its first 64 KiB are looked at.
+        line: One record without its line end; only its first 16 Ki characters are looked at.
     """
     line = line[:MAX_TEXT]
     opened = _from_json(line) if line.lstrip()[:1] == "{" else None

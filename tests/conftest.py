@@ -361,6 +361,11 @@ class ProxyHandler(BaseHTTPRequestHandler):
     wbufsize = -1
     server: ProxyServer
 
+    def handle_expect_100(self) -> bool:
+        go_on = super().handle_expect_100()
+        self.wfile.flush()
+        return go_on
+
     def relay(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         try:

@@ -264,5 +264,8 @@ def confirm(
         raise CommitExistsError(
             f"step {step} of attempt {attempt} is the commit of save {manifest.save_id}, not of {save_id}"
         )
+    # Rank 0's link can be seen before its folder is synced. Whoever loses a create makes what stands durable, so that
+    # what is acknowledged here outlives a power cut, whatever rank 0 came to.
+    run.control.create(keys.manifest(attempt, step), manifest.encode())
     acknowledge(run, attempt=attempt, step=step, deadline_s=deadline_s, poll_s=poll_s, clock=clock, sleep=sleep)
     return manifest

@@ -16,11 +16,16 @@ class StoredManifest:
 
     manifest: Manifest
     ref: CommitRef
-    size: int
 
 
-def load_manifest(run: RunStore, attempt: int, step: int) -> StoredManifest:
+def load_manifest(run: RunStore, attempt: int, step: int, *, named: CommitRef | None = None) -> StoredManifest:
     """Read one manifest and hold it against its key: one request.
+
+    Args:
+        run: The run's stores.
+        attempt: The attempt that wrote it.
+        step: Its step.
+        named: How a start names it, if one does: other bytes are damage, whatever they look like.
 
     Raises:
         NotFoundError: There is no such commit.
@@ -32,13 +37,18 @@ def load_manifest(run: RunStore, attempt: int, step: int) -> StoredManifest:
         data = run.control.get(key)
     except NotFoundError:
         raise NotFoundError(f"run {run.run!r} has no commit of step {step} in attempt {attempt} ({key})") from None
+    ref = CommitRef(attempt=attempt, step=step, digest=digest_of(data))
+    if named is not None and (named.attempt, named.step) == (attempt, step) and named != ref:
+        raise DamagedError(
+            f"{key} is another manifest than a start loaded: expected {named.digest}, found {ref.digest}"
+        )
     manifest = Manifest.decode(data, f"{run.control.url}: {key}")
     wrong = disagreement(manifest, run=run.run, attempt=attempt, step=step)
     if wrong:
         raise DamagedError(f"{key}: {wrong}")
     for entry in manifest.files:
         require_known_algorithm(entry)
-    return StoredManifest(manifest, CommitRef(attempt=attempt, step=step, digest=digest_of(data)), len(data))
+    return StoredManifest(manifest, ref)
 
 
 def read_manifest(run: RunStore, attempt: int, step: int) -> Manifest:

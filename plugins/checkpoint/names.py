@@ -23,8 +23,8 @@ def _check(text: str, what: str) -> str:
             hostile = re.search("[\ud800-\udfff]", text)
     if hostile:
         raise RefusedError(
-            f"{what} {text!r} is refused because of {hostile[0]!r}: keys are relative paths, without "
-            "'..', backslashes, control characters or names of the store's own (a checkpoint that names it cannot be trusted)"
+            f"{what} {text!r} is refused because of {hostile[0]!r}: keys are relative paths without '..', backslashes, "
+            "control characters or names of the store's own; a checkpoint that names it is not to be trusted"
         )
     return text
 

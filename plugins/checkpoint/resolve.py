@@ -158,12 +158,9 @@ class _Search:
     def judge(self, candidate: _Candidate) -> StoredManifest | str:
         """The manifest if it and its files' sizes are right, else why it is passed over."""
         try:
-            stored = load_manifest(self.run, candidate.attempt, candidate.step)
+            stored = load_manifest(self.run, candidate.attempt, candidate.step, named=self.start.load)
         except (DamagedError, NotFoundError) as error:
             return f"damaged: {error}"
-        load = self.start.load
-        if load is not None and (load.attempt, load.step) == (candidate.attempt, candidate.step) and stored.ref != load:
-            return f"damaged: another manifest than attempt {self.start.attempt} loaded ({load.digest})"
         # One page: a checkpoint of more files than a page shows is judged by its first ones here, to stay within the
         # bound of requests, and by all digests when it is loaded.
         page = self.run.shards.page(stored.manifest.folder)

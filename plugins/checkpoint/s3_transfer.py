@@ -6,7 +6,8 @@ incomplete multipart uploads after a day, since they cost money and no listing s
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ T = TypeVar("T")
 
 TOKEN_NAME = "rerail-token"  # noqa: S105
 _MOST_PARTS = 10_000
+_SEND_BYTES = 256 << 10
 _UPLOAD_TRIES = 3
 
 
@@ -34,7 +36,7 @@ class Tuning:
 
     Attributes:
         part_bytes: Size of one part or range; smaller objects go in one request. Grows where 10,000 parts are too few.
-        parallel: Requests at a time. An upload holds a copy of that many parts.
+        parallel: Requests at a time.
     """
 
     part_bytes: int = 16 << 20
@@ -66,11 +68,58 @@ class Calls(Protocol):
         ...
 
 
-def integrity(data: bytes, dialect: Dialect) -> dict[str, Any]:
-    """Arguments that let the server refuse ``data`` if it was changed on the way."""
-    if dialect.checksums:
-        return {"ChecksumSHA256": base64.b64encode(hashlib.sha256(data).digest()).decode()}
-    return {"ContentMD5": base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()}
+class Body:
+    """Pieces as one seekable body, never copied.
+
+    It hands out pieces of a size of its own: botocore asks for 16 KiB, which costs more time in Python than on the wire,
+    while all at once would have to pass within one time-out of the socket.
+    """
+
+    def __init__(self, pieces: Sequence[Buffer]) -> None:
+        self._pieces = [memoryview(piece) for piece in pieces]
+        self._size = sum(map(len, self._pieces))
+        self._at = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def tell(self) -> int:
+        """Where the next read starts."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to ``offset`` from the start (0), from here (1) or from the end (2)."""
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def read(self, _size: int = -1) -> memoryview:
+        """The next bytes, at most 256 KiB whatever is asked; empty at the end."""
+        skip = self._at
+        for piece in self._pieces:
+            if skip < len(piece):
+                found = piece[skip : skip + _SEND_BYTES]
+                self._at += len(found)
+                return found
+            skip -= len(piece)
+        return memoryview(b"")
+
+    def integrity(self, dialect: Dialect) -> dict[str, Any]:
+        """Arguments that let the server refuse the bytes if they were changed on the way."""
+        if dialect.checksums:
+            crc = 0
+            for piece in self._pieces:
+                crc = zlib.crc32(piece, crc)
+            return {"ChecksumCRC32": base64.b64encode(crc.to_bytes(4, "big")).decode()}
+        md5 = hashlib.md5(usedforsecurity=False)
+        for piece in self._pieces:
+            md5.update(piece)
+        return {"ContentMD5": base64.b64encode(md5.digest()).decode()}
+
+
+def put_object(calls: Calls, key: str, pieces: Sequence[Buffer]) -> None:
+    """Store a small object in one request."""
+    where = {"Bucket": calls.bucket, "Key": key, **Body(pieces).integrity(calls.dialect)}
+    calls.call("PutObject", key, lambda s3: s3.put_object(**where, Body=Body(pieces)))
 
 
 def upload(
@@ -78,11 +127,13 @@ def upload(
 ) -> Uploaded:
     """Store an object of ``size`` bytes, hashing on the way; sent again as a whole if the server lost its parts."""
     if size <= tuning.part_bytes:
-        data = b"".join(cut(buffers, tuning.part_bytes))
-        check_size(key, len(data), size)
-        checks = integrity(data, calls.dialect)
-        calls.call("PutObject", key, lambda s3: s3.put_object(Bucket=calls.bucket, Key=key, Body=data, **checks))
-        return Uploaded(size, sha256(data))
+        pieces = list(cut(buffers, tuning.part_bytes))
+        check_size(key, sum(map(len, pieces)), size)
+        put_object(calls, key, pieces)
+        with Hasher(0) as hasher:
+            for piece in pieces:
+                hasher.update(piece)
+            return Uploaded(size, hasher.digest())
     tries = 1 if isinstance(buffers, Iterator) else _UPLOAD_TRIES
     for _ in range(tries - 1):
         with suppress(UploadGoneError):
@@ -100,7 +151,7 @@ class _Upload:
         self._where: dict[str, Any] = {"Bucket": calls.bucket, "Key": key}
 
     def send(self, buffers: Iterable[Buffer]) -> Uploaded:
-        kind: dict[str, Any] = {"ChecksumAlgorithm": "SHA256"} if self._calls.dialect.checksums else {}
+        kind: dict[str, Any] = {"ChecksumAlgorithm": "CRC32"} if self._calls.dialect.checksums else {}
         answer = self._calls.call(
             "CreateMultipartUpload",
             self._key,
@@ -142,10 +193,9 @@ class _Upload:
             return parts, hasher.digest()
 
     def _send_part(self, upload_id: str, number: int, pieces: list[memoryview]) -> dict[str, Any]:
-        data = b"".join(pieces)
-        checks = integrity(data, self._calls.dialect)
-        where = {**self._where, "UploadId": upload_id, "PartNumber": number}
-        answer = self._calls.call("UploadPart", self._key, lambda s3: s3.upload_part(**where, Body=data, **checks))
+        checks = Body(pieces).integrity(self._calls.dialect)
+        where = {**self._where, "UploadId": upload_id, "PartNumber": number, **checks}
+        answer = self._calls.call("UploadPart", self._key, lambda s3: s3.upload_part(**where, Body=Body(pieces)))
         checks.pop("ContentMD5", None)
         return {"PartNumber": number, "ETag": answer["ETag"], **checks}
 

@@ -35,14 +35,15 @@ class Live:
 
     def say(self, text: str) -> None:
         """One line for people."""
-        self._console.print(text)
+        self._console.print(escape(text), soft_wrap=True)
 
     def event(self, run: str, entry: LedgerEntry) -> None:
         """Show a decision, at seconds since the run's first one."""
         began_s = self._began_s.setdefault(run, entry.at_s)
         style = _STYLES.get(entry.state.phase, "default")
         self._console.print(
-            f"[dim]{entry.at_s - began_s:6.2f} s  {escape(run):<20}[/dim] [{style}]{escape(entry.note)}[/{style}]"
+            f"[dim]{entry.at_s - began_s:6.2f} s  {escape(run):<20}[/dim] [{style}]{escape(entry.note)}[/{style}]",
+            soft_wrap=True,
         )
 
     @contextmanager

@@ -17,7 +17,7 @@ from rerail.plugins.drill.world import DrillTimeoutError, Folders, World
 from rerail.plugins.gang.executor import Supervisor
 from rerail.plugins.gang.local import LocalBackend
 from rerail.plugins.nodes.local import LocalNodes
-from rerail.plugins.report import write
+from rerail.plugins.report import placed, write
 from rerail.plugins.report.document import Report, build_report
 from rerail.plugins.report.facts import read_facts
 from rerail.policies.documents import RunDoc
@@ -207,4 +207,5 @@ def _judge(
             "are bitwise identical to the uninterrupted run"
         )
     judged = report("fail" if wrong else "pass", "not true: " + "; ".join(wrong) if wrong else said)
-    return write(judged, folders.root)
+    write(judged, folders.root)
+    return placed(judged, folders.root)

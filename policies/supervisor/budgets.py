@@ -68,12 +68,12 @@ def why_stop(state: RunState, policy: RecoveryPolicy, *, now_s: float) -> str | 
 
 
 def backoff_s(state: RunState, policy: RecoveryPolicy) -> float:
-    """Seconds to wait before the next attempt: none after progress or a free end, then doubling."""
+    """Seconds to wait before the next attempt: none after progress, a free end or one failure, then doubling."""
     last = state.attempts[-1] if state.attempts else None
     stuck = attempts_without_progress(state)
-    if last is None or stuck == 0 or last.charged_to not in _BUDGETED:
+    if last is None or stuck <= 1 or last.charged_to not in _BUDGETED:
         return 0.0
-    return float(min(policy.backoff_s * 2 ** (stuck - 1), policy.backoff_max_s))
+    return float(min(policy.backoff_s * 2 ** (stuck - 2), policy.backoff_max_s))
 
 
 def nodes_to_avoid(state: RunState) -> frozenset[str]:

@@ -221,13 +221,15 @@ def _of_root(state: RunState, seen: Observations, root: RankExit) -> Judgement:
             evidence=(f"rank {root.rank} was ended by signal {root.exit_code - _SIGNALLED} at step {root.step}",),
         )
     error = root.error or f"exit code {root.exit_code}"
+    sure = bool(root.error) and root.error.split(":", maxsplit=1)[0] not in _COLLECTIVE
     return Judgement(
         class_name="app-error",
         scope="process",
         action="restart_app",
         cause="application",
         next="in-place",
-        sure=bool(root.error) and root.error.split(":", maxsplit=1)[0] not in _COLLECTIVE,
+        sure=sure,
+        confidence=1.0 if sure else 0.5,
         node=node,
         evidence=(f"rank {root.rank} ended after step {root.step} with {error}",),
         failure=Failure(error=error, step=root.step, nodes=nodes),

@@ -51,7 +51,7 @@ def test_the_newest_commit_of_the_chain_is_taken_within_five_requests(scene):
     assert newest.step == 200
 
 
-@pytest.mark.parametrize(("attempts", "saves"), [(1, 1), (1, 300), (40, 30)])
+@pytest.mark.parametrize(("attempts", "saves"), [(1, 1), (1, 250), (12, 10)])
 def test_five_requests_whatever_has_piled_up(scene, attempts, saves):
     step = 0
     for attempt in range(1, attempts + 1):
@@ -163,7 +163,7 @@ def test_another_manifest_than_the_start_named_is_damage(scene):
     scene.rewrite(keys.manifest(1, 200), lambda doc: doc.update(loss=0.5))
     found = scene.resolve()
     assert found.step == 100
-    assert "another manifest than attempt 2 loaded" in found.skipped[0].why
+    assert "another manifest than a start loaded" in found.skipped[0].why
 
 
 def test_an_explicit_step_that_is_not_there_names_those_that_are(scene):

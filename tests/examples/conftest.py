@@ -1,5 +1,6 @@
 """What tests of the examples share: free ports, and gangs of real processes that end with the test."""
 
+import ctypes
 import os
 import signal
 import socket
@@ -10,9 +11,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy
 import pytest
 
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_blas_thread() -> None:
+    """For what runs in this process: numpy is loaded already, so its variables come too late."""
+    for library in (Path(numpy.__file__).parent.parent / "numpy.libs").glob("*openblas*"):
+        for name in ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads"):
+            function = getattr(ctypes.CDLL(str(library)), name, None)
+            if function is not None:
+                function(1)
 
 
 def _free_port() -> int:

@@ -25,29 +25,36 @@ DEADLINE_S = 30.0
 
 # Trains by counting. Rank 0 commits the count, like the training client would, every few steps and at the end; the
 # others wait for its file. Ends as `plan.json` says for "<attempt>.<rank>": [step, exit code or -signal].
-TRAINER = r'''
+TRAINER = r"""
 import json, os, pathlib, secrets, signal, sys, time
-from rerail.plugins.checkpoint.attempts import read_start
-from rerail.plugins.checkpoint.commit import Blob, commit, write_part
-from rerail.plugins.checkpoint.notes import beat, certificate_ref, create_certificate
-from rerail.plugins.checkpoint.open import open_run
-from rerail.plugins.checkpoint.resolve import read_start
-from rerail.policies.documents import Certificate, Heartbeat
-from rerail.policies.manifest import PARTS, Layout, Snapshot
-
 folder, total, pace_s = pathlib.Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 attempt, rank, world = (int(os.environ[n]) for n in ("RERAIL_ATTEMPT", "RANK", "WORLD_SIZE"))
 stop = []
 signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
 (folder / f"up.{attempt}.{rank}.{os.getpid()}").touch()
 plan = json.loads((folder / "plan.json").read_text())
-run = open_run(os.environ["RERAIL_RUN"], store=os.environ["RERAIL_STORE"])
-start = read_start(run, attempt)
-step = start.load.step if start.load else 0
-first = step
-certificate = Certificate(writer=start.writer, run=run.run, attempt=attempt, loaded=start.load, ok=True, exact=True, ranks=())
+def publish(name, value):
+    own = folder / f".{name}.{os.getpid()}"
+    own.write_text(str(value))
+    own.rename(folder / name)
+
 if rank == 0:
+    from rerail.plugins.checkpoint.commit import Blob, commit, write_part
+    from rerail.plugins.checkpoint.notes import beat, certificate_ref, create_certificate
+    from rerail.plugins.checkpoint.open import open_run
+    from rerail.plugins.checkpoint.resolve import read_start
+    from rerail.policies.documents import Certificate, Heartbeat
+    from rerail.policies.manifest import PARTS, Layout, Snapshot
+    run = open_run(os.environ["RERAIL_RUN"], store=os.environ["RERAIL_STORE"])
+    start = read_start(run, attempt)
+    first = start.load.step if start.load else 0
+    certificate = Certificate(
+        writer=start.writer, run=run.run, attempt=attempt, loaded=start.load, ok=True, exact=True, ranks=())
     create_certificate(run, certificate)
+    publish(f"first.{attempt}", first)
+while not (folder / f"first.{attempt}").exists():
+    time.sleep(0.01)
+step = first = int((folder / f"first.{attempt}").read_text())
 
 def save(reason):
     save_id = secrets.token_hex(8)
@@ -60,9 +67,7 @@ def save(reason):
 
 def together(step):
     # Like a collective: nobody is more than a step ahead, and a dead rank leaves the others waiting.
-    own = folder / f".step.{attempt}.{rank}.{os.getpid()}"
-    own.write_text(str(step))
-    own.rename(folder / f"step.{attempt}.{rank}")
+    publish(f"step.{attempt}.{rank}", step)
     while not stop:
         try:
             if all(int((folder / f"step.{attempt}.{other}").read_text()) >= step for other in range(world)):
@@ -96,7 +101,7 @@ while step < total:
     together(step)
 if rank == 0:
     save("final")
-'''
+"""
 
 
 def wait_for(what: Callable[[], object], *, within_s: float = DEADLINE_S) -> object:

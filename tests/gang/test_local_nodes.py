@@ -7,7 +7,9 @@ from rerail.plugins.gang.ports import Nodes
 from rerail.plugins.nodes.local import LocalNodes
 from rerail.policies.errors import NotFoundError, TransientError, UsageError
 
-LINE = "2026-11-29T20:00:00.000000+00:00 n1 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"
+LINE = (
+    "2026-11-29T20:00:00.000000+00:00 n1 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"
+)
 
 
 @pytest.fixture

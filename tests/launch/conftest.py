@@ -69,9 +69,7 @@ class Orders:
     run: RunStore
 
     def seal(self, attempt: int, gang: str, how: str = "new-gang") -> None:
-        seal_attempt(
-            self.run, Seal(writer=secrets.token_hex(8), run=RUN, attempt=attempt, how=how, gang=gang)
-        )
+        seal_attempt(self.run, Seal(writer=secrets.token_hex(8), run=RUN, attempt=attempt, how=how, gang=gang))
 
     def start(self, attempt: int, gang: str, how: str = "new-gang", world_size: int = 2) -> Start:
         return start_attempt(
