@@ -154,11 +154,11 @@ def _of_node(roots: Sequence[Finding], findings: Sequence[Finding]) -> Diagnosis
 def _widened(
     cause: Finding, hit: Sequence[Finding], devices: tuple[str, ...]
 ) -> tuple[Scope | None, Action, Quarantine]:
-    """Scope, action and quarantine where several things are hit, or where a companion stands without its code."""
+    """Scope, action and quarantine where several things are hit, or where a follower stands alone."""
     worst = hit[0]
     scope = max((one.scope for one in hit), key=lambda one: WIDTH[one])
-    if "companion_of" in cause.own.marks and worst.action == "follow_primary":
-        return scope, "investigate", "node"  # 171 or 172 without the 48 that they annotate
+    if worst.action == "follow_primary":  # what it should follow did not come
+        return (scope, "investigate", "node") if "companion_of" in cause.own.marks else (scope, "restart_app", "none")
     if scope == "device" and len(devices) > 1:
         return "node", worst.action, worst.quarantine  # several cards at once: the node, its power or its driver
     return scope, worst.action, worst.quarantine

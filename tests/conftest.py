@@ -27,6 +27,7 @@ from typing import ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+
 from rerail.plugins.checkpoint.posix import PosixStore
 from rerail.plugins.checkpoint.store import RunStore, Store
 
@@ -254,11 +255,12 @@ class DropConnection(Exception):  # noqa: N818
 class Proxy:
     """An HTTP proxy before the S3 server. Hooks run in the connection's thread.
 
-    ``on_request(request)`` runs before the request goes on: change it in place, return a ``Reply`` to answer without the
-    server, raise ``proxy.drop`` (the class DropConnection) to end the connection, block to be slow, or return None.
+    ``on_request(request)`` runs before the request goes on: change it in place, return a ``Reply`` to answer without
+    the server, raise ``proxy.drop`` (the class DropConnection) to end the connection, block to be slow, or return None.
     ``on_reply(request, reply)`` runs after the server has acted: return another ``Reply``, raise ``proxy.drop`` so that
     the answer is lost, or return None. ``requests`` lists what came, in order.
-    Ready-made: ``translate``, ``ignore_conditions``, ``drop_reply``, ``answer``; ``reply(status, code)`` makes an error.
+    Ready-made: ``translate``, ``ignore_conditions``, ``drop_reply``, ``answer``; ``reply(status, code)`` makes an
+    error.
     """
 
     endpoint: str = ""

@@ -7,6 +7,7 @@ Everything that the next step depends on is handed to the ``Checkpointer``: noth
 """
 
 import argparse
+import random
 import time
 from collections.abc import Sequence
 
@@ -47,6 +48,7 @@ def train(options: argparse.Namespace, group: Group, trace: Trace) -> None:
     clip = ClipByLoss()
     wire = HalfWire(model.flat.size)
     generator = np.random.default_rng([options.seed, group.rank])
+    random.seed(f"{options.seed}.{group.rank}")  # saved with the rest, so it has to begin the same too
     sampler = Sampler(samples, options.batch, seed=options.seed, rank=group.rank, world_size=group.world_size)
 
     checkpointer = Checkpointer.from_env(

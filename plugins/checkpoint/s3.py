@@ -33,7 +33,7 @@ from rerail.plugins.checkpoint import s3_transfer
 from rerail.plugins.checkpoint.dialects import EXISTS_CODES, STANDARD_HEADER, Dialect, find_dialect
 from rerail.plugins.checkpoint.names import HIDDEN, PROOFS, Requests, check_key, check_prefix
 from rerail.plugins.checkpoint.proof import prove_exclusive, prove_once
-from rerail.plugins.checkpoint.s3_transfer import Body, Tuning, UploadGoneError
+from rerail.plugins.checkpoint.s3_transfer import Body, Tuning, UploadGoneError, sent
 from rerail.plugins.checkpoint.store import Buffer, Created, Entry, Exists, Page, Uploaded
 from rerail.policies.errors import (
     DamagedError,
@@ -208,7 +208,7 @@ class S3Store:
 
         def send(s3: "S3Client") -> Created | Exists:
             try:
-                s3.put_object(**where, Body=Body([data]), IfNoneMatch="*")
+                s3.put_object(**where, Body=sent([data]), IfNoneMatch="*")
             except ClientError as error:
                 if not _says_exists(error):
                     raise
@@ -251,8 +251,8 @@ class S3Store:
         names = [one["Key"] for one in listed]
         if any(second <= first for first, second in zip([wanted.get("StartAfter", ""), *names], names, strict=False)):
             raise StoreRefusedError(
-                f"s3://{self._bucket.bucket}/{full} is not listed in UTF-8 order of keys, so the newest checkpoint cannot "
-                "be found by a short listing; use a general purpose bucket (directory buckets do not order keys)"
+                f"s3://{self._bucket.bucket}/{full} is not listed in UTF-8 order of keys, so the newest checkpoint "
+                "cannot be found by a short listing; use a general purpose bucket (directory buckets do not order keys)"
             )
         if answer.get("IsTruncated") and not names:
             raise StoreUnreachableError(
@@ -345,7 +345,7 @@ class _Bucket:
                 host = urlsplit(client.meta.endpoint_url).hostname or ""
                 self._dialect = find_dialect(host, self.dialect_name)
                 client.meta.events.register("before-sign.s3.PutObject", self._before_sign)
-                client.meta.events.register("before-sign.s3.UploadPart", self._before_sign)
+                client.meta.events.register("before-sign.s3.UploadPart", self._before_sign_part)
                 self._client = client
             return self._client
 
@@ -367,9 +367,11 @@ class _Bucket:
             del headers[STANDARD_HEADER]
             headers[self._dialect.header] = self._dialect.value
         del headers["Expect"]
-        if request.context.get("operation_name") == "UploadPart" or "partNumber=" in request.url:
-            # Each part has a checksum of its own, and the manifest a digest: no need to hash all for the signature too.
-            request.context["client_config"] = _UNSIGNED
+
+    def _before_sign_part(self, request: Any, **_: object) -> None:
+        """Leave the body out of the signature: a part has a checksum, and the manifest the digest of the whole."""
+        del request.headers["Expect"]
+        request.context["client_config"] = _UNSIGNED
 
     def once(self, action: str, key: str, send: "Callable[[S3Client], T]") -> T:
         """Send once; every failure comes as its typed error."""

@@ -359,7 +359,8 @@ def _timeline(
         where = ", ".join(row.nodes) or "wherever the scheduler put it"
         add(row.opened_s, "attempt", row.n, f"attempt {row.n} is opened ({row.how}) on {where}")
         loads = "begins afresh" if row.how == "fresh" else f"loads step {row.started_from_step}"
-        add(row.started_s, "start", row.n, f"start of attempt {row.n} is written: it {loads}")
+        over = f", passing over {'; '.join(row.skipped)}" if row.skipped else ""
+        add(row.started_s, "start", row.n, f"start of attempt {row.n} is written: it {loads}{over}")
         add(row.loaded_s, "load", row.n, "all ranks have loaded, and compared what they loaded with the manifest")
         if row.first_step_s is not None:
             add(row.first_step_s, "step", row.n, f"first step: {(row.started_from_step or 0) + 1}")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy
+import numpy as np
 import pytest
 
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -20,7 +20,7 @@ ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_
 @pytest.fixture(scope="session", autouse=True)
 def _one_blas_thread() -> None:
     """For what runs in this process: numpy is loaded already, so its variables come too late."""
-    for library in (Path(numpy.__file__).parent.parent / "numpy.libs").glob("*openblas*"):
+    for library in (Path(np.__file__).parent.parent / "numpy.libs").glob("*openblas*"):
         for name in ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads"):
             function = getattr(ctypes.CDLL(str(library)), name, None)
             if function is not None:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
+
 from rerail.plugins.checkpoint.store import Created, Entry, Exists, Store, Uploaded, all_entries
 from rerail.policies.errors import DamagedError, NotFoundError, RefusedError, UsageError
 

@@ -1,10 +1,10 @@
 """Addresses as users write them."""
 
-import os
 import subprocess
 import sys
 
 import pytest
+
 from rerail.plugins.checkpoint.open import open_run, open_store
 from rerail.plugins.checkpoint.store import Created
 from rerail.policies.errors import NotFoundError, UsageError
@@ -48,7 +48,7 @@ def test_a_missing_folder_is_refused_unless_asked_for(tmp_path):
 
 def test_spaces_are_percent_encoded(tmp_path):
     store = open_store(f"file://{tmp_path}/with%20space", create=True)
-    assert os.listdir(tmp_path) == ["with space"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["with space"]
     assert store.url == f"file://{tmp_path}/with%20space"
     assert open_store(store.url).url == store.url
 

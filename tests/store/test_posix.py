@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+
 from rerail.plugins.checkpoint.files import Files
 from rerail.plugins.checkpoint.posix import PosixStore
 from rerail.plugins.checkpoint.store import Created, Exists, all_entries
@@ -26,6 +27,10 @@ from rerail.policies.errors import (
 )
 
 
+def names_in(folder):
+    return sorted(entry.name for entry in folder.iterdir())
+
+
 class Recorder(Files):
     """Real system calls that write down the order of those that make things durable or visible."""
 
@@ -33,7 +38,7 @@ class Recorder(Files):
         self.calls = []
 
     def _name(self, file):
-        return os.path.basename(os.readlink(f"/proc/self/fd/{file}"))
+        return Path(f"/proc/self/fd/{file}").readlink().name
 
     def fsync(self, file):
         self.calls.append(("fsync", self._name(file)))
@@ -120,20 +125,20 @@ def test_a_link_whose_answer_was_lost_is_created(root, fails):
     store = PosixStore(root, files=failing("link", fails, after=True))
     assert store.create("a.json", b"one") == Created()
     assert store.get("a.json") == b"one"
-    assert os.stat(root / "a.json").st_nlink == 1
+    assert (root / "a.json").stat().st_nlink == 1
 
 
 def test_a_link_that_failed_is_not_created(root):
     with pytest.raises(StoreUnreachableError, match=r"a\.json"):
         PosixStore(root, files=failing("link", errno.EIO)).create("a.json", b"one")
-    assert os.listdir(root) == []
+    assert names_in(root) == []
 
 
 @pytest.mark.parametrize("fails", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV])
 def test_a_volume_without_hard_links_is_refused_with_the_way_out(root, fails):
     with pytest.raises(StoreRefusedError, match=r"hard links.*s3://"):
         PosixStore(root, files=failing("link", fails)).prove()
-    assert os.listdir(root) == []
+    assert names_in(root) == []
 
 
 def test_a_volume_that_overwrites_is_refused(root):
@@ -144,7 +149,7 @@ def test_a_volume_that_overwrites_is_refused(root):
 
     with pytest.raises(StoreRefusedError, match=r"overwrote.*Use a volume"):
         PosixStore(root, files=Overwrites()).prove()
-    assert os.listdir(root) == []
+    assert names_in(root) == []
 
 
 @pytest.mark.parametrize("fails", [errno.EIO, errno.ESTALE])
@@ -213,7 +218,7 @@ def test_each_errno_has_its_error_which_names_the_file_and_leaves_nothing(root, 
     for use in (lambda: store.create("a.json", b"x"), lambda: store.upload("a.json", [b"x"], size=1)):
         with pytest.raises(kind, match=r"store/a\.json.*; \w+"):
             use()
-    assert os.listdir(root) == []
+    assert names_in(root) == []
 
 
 def test_a_wrong_mount_does_not_look_like_an_empty_store(tmp_path):
@@ -238,7 +243,7 @@ def test_forbidden_names_the_path(root):
         if folder.is_relative_to("/tmp") and folder != Path("/tmp"):
             folder.chmod(0o755)
     PosixStore(root).create("a.json", b"x")
-    os.chmod(root / "a.json", 0o600)
+    (root / "a.json").chmod(0o600)
     os.seteuid(65534)
     try:
         with pytest.raises(RefusedError, match=r"b\.json: Permission denied"):
@@ -283,8 +288,8 @@ def test_links_out_of_the_store_are_not_followed(root, tmp_path):
     secret.write_bytes(b"s")
     store = PosixStore(root)
     store.create("shards/real", b"r")
-    os.symlink(secret, root / "shards" / "w")
-    os.symlink(tmp_path, root / "out")
+    (root / "shards" / "w").symlink_to(secret)
+    (root / "out").symlink_to(tmp_path)
     for key in ("shards/w", "out/secret"):
         for use in (lambda key=key: store.get(key), lambda key=key: store.download(key, memoryview(bytearray(1)))):
             with pytest.raises(RefusedError, match="symbolic link"):
@@ -301,7 +306,7 @@ def test_links_out_of_the_store_are_not_followed(root, tmp_path):
 
 
 def test_a_root_that_is_a_link_is_the_users_choice(root, tmp_path):
-    os.symlink(root, tmp_path / "link")
+    (tmp_path / "link").symlink_to(root)
     PosixStore(tmp_path / "link").create("a", b"x")
     assert (root / "a").read_bytes() == b"x"
 
@@ -385,15 +390,15 @@ def test_what_a_killed_writer_leaves_is_hidden_and_goes_with_its_folder(root):
         assert writer.stdout.readline() == b"writing\n"
         os.killpg(writer.pid, signal.SIGKILL)
     folder = root / "shards" / "1.2.abcdef12"
-    left = os.listdir(folder)
+    left = names_in(folder)
     assert len(left) == 1
     store = PosixStore(root)
     assert list(all_entries(store, "")) == []
     store.put("shards/1.2.abcdef12/x", b"x")
     store.delete(("shards/1.2.abcdef12/x",))
-    assert os.listdir(folder) == left  # perhaps somebody writes it at this moment
+    assert names_in(folder) == left  # perhaps somebody writes it at this moment
     PosixStore(root, clock=lambda: time.time() + 7 * 3600).delete(("shards/1.2.abcdef12/x",))
-    assert os.listdir(root / "shards") == []
+    assert names_in(root / "shards") == []
 
 
 def test_only_emptied_folders_of_saves_are_removed(root):
@@ -402,9 +407,9 @@ def test_only_emptied_folders_of_saves_are_removed(root):
     for key in (full, inner, "commits/a"):
         store.put(key, b"x")
     store.delete((full, "commits/a"))
-    assert sorted(os.listdir(root)) == ["commits", "shards"]
+    assert names_in(root) == ["commits", "shards"]
     store.delete((inner,))
-    assert os.listdir(root / "shards") == []
+    assert names_in(root / "shards") == []
 
 
 RACER = """

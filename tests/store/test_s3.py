@@ -5,6 +5,7 @@ import os
 import threading
 
 import pytest
+
 from rerail.plugins.checkpoint.dialects import DIALECTS, find_dialect
 from rerail.plugins.checkpoint.open import open_store
 from rerail.plugins.checkpoint.s3 import Patience
@@ -102,7 +103,7 @@ def test_dialect_by_host_or_name():
     assert find_dialect("storage.googleapis.com", "aws").name == "aws"
 
 
-def test_an_unknown_dialect_lists_the_known(s3_env, monkeypatch):
+def test_an_unknown_dialect_lists_the_known(monkeypatch):
     monkeypatch.setenv("RERAIL_S3_DIALECT", "gsc")
     with pytest.raises(UsageError, match=r"'gsc' is not known; use one of aws, cos, gcs, oss"):
         open_store("s3://bucket/x")
@@ -338,7 +339,7 @@ def test_ranges_cut_short_are_fetched_again(behind, proxy):
     behind.upload("w", [data], size=len(data))
     left = iter(range(2))
 
-    def cut(request, reply):
+    def cut(request, _):
         if request.operation == "GetObject" and next(left, None) is not None:
             return proxy.reply(500, "InternalError")
         return None

@@ -87,7 +87,7 @@ class Training:
         self.generator.random(self.rank)
         mask = self.generator.random((len(ids), HIDDEN)) > 0.2
         hidden = np.tanh(x @ self.weights["w1"]) * mask
-        error = hidden @ self.weights["w2"] - y + self.noise["level"] * 0.01 * self.generator.normal()
+        error = hidden @ self.weights["w2"] - y + self.noise["level"] * 0.01 * (1 + self.epoch["epoch"]) * self.generator.normal()
         scale = self.scaler["scale"]
         back = (2 * error / len(ids)) * scale
         gradients = {"w2": hidden.T @ back}
@@ -103,7 +103,7 @@ class Training:
         step = self.counter["step"] = self.counter["step"] + 1
         self.epoch["epoch"] = self.data.epoch
         self.noise["level"] *= 0.97
-        if step % 7 == 3:  # an overflow: the scaler skips the step
+        if step % 7 == 2:  # an overflow: the scaler skips the step
             self.scaler["scale"] /= 2
             self.scaler["good"] = 0
             self.scaler["skipped"] += 1
