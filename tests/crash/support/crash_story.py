@@ -1,0 +1,427 @@
+"""One run's history, the operations that crash in it, and the judge of what a crash left.
+
+Everything is done by the product's own functions; a ``Process`` only calls them and notes what it was told is done.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from rerail.plugins.checkpoint import proof
+from rerail.plugins.checkpoint.attempts import create_run, newest_opening, open_attempt, read_run
+from rerail.plugins.checkpoint.commit import Blob, commit, confirm, write_part
+from rerail.plugins.checkpoint.manifests import read_manifest
+from rerail.plugins.checkpoint.notes import certificate_ref, create_certificate, mark_commit, read_marks
+from rerail.plugins.checkpoint.resolve import read_start, resolve
+from rerail.plugins.checkpoint.retention import collect
+from rerail.plugins.checkpoint.store import RunStore, Store, all_entries
+from rerail.plugins.checkpoint.verify import verify
+from rerail.plugins.gang.ledger import Lost, append
+from rerail.policies import keys
+from rerail.policies.documents import Certificate, RankCertificate, Rendezvous, RunDoc, Start, digest_of
+from rerail.policies.errors import NotFoundError, RerailError
+from rerail.policies.manifest import CertificateRef, Layout, Manifest, Snapshot
+from rerail.policies.retention import LatestN
+from rerail.policies.supervisor.advance import Decision
+from rerail.policies.supervisor.state import RunState
+
+RUN = "llama"
+
+
+class Ack(NamedTuple):
+    """What a process was told is done, and so must hold after any crash.
+
+    Attributes:
+        kind: ``commit`` (attempt, step, save id) or ``document`` (its key and digest; no digest: whoever wrote it).
+    """
+
+    kind: str
+    key: str
+    digest: str = ""
+    attempt: int = 0
+    step: int = 0
+    save_id: str = ""
+
+
+def content(seed: str, size: int) -> bytes:
+    """Bytes that depend on the seed in every place."""
+    return hashlib.shake_256(seed.encode()).digest(size)
+
+
+@dataclass(frozen=True)
+class Code:
+    """The functions under test; broken ones take their place to show that the matrix sees it."""
+
+    open_attempt: Callable[..., Start] = open_attempt
+    commit: Callable[..., Manifest] = commit
+    shards: Callable[[Store], Store] = lambda store: store
+    after_commit: Callable[[Store], None] = lambda _: None
+
+
+OURS = Code()
+
+
+@dataclass
+class Process:
+    """One process that works on the run: new code state, its own writer ids.
+
+    Attributes:
+        store: The store's root.
+        name: Makes its writer ids.
+        world_size: Ranks of the gang.
+        ack: Called when something is acknowledged.
+        size: Bytes of a rank's model file.
+    """
+
+    store: Store
+    name: str
+    world_size: int = 2
+    ack: Callable[[Ack], None] = lambda _: None
+    code: Code = OURS
+    size: int = 48
+    certificates: dict[int, CertificateRef] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        proof._proven.clear()  # a new process has proven nothing yet
+        below = self.store.below(RUN)
+        self.run = RunStore(RUN, control=below, shards=self.code.shards(below))
+
+    def _document(self, key: str, data: bytes) -> None:
+        self.ack(Ack("document", key, digest_of(data)))
+
+    def submit(self) -> None:
+        doc = RunDoc(
+            writer=f"submitter-{self.name}", run=RUN, owner="test", created_at_s=0.0, world_size=self.world_size
+        )
+        self._document(keys.RUN, create_run(self.run, doc).encode())
+
+    def open(self, attempt: int) -> Start:
+        start = self.code.open_attempt(
+            self.run,
+            attempt=attempt,
+            how="fresh" if attempt == 1 else "new-gang",
+            gang=f"{RUN}-a{attempt}",
+            world_size=self.world_size,
+            rendezvous=Rendezvous(id=f"r-{self.name}", host="127.0.0.1", port=0),
+            writer=f"opener-{self.name}",
+        )
+        self._document(keys.start(attempt), start.encode())
+        return start
+
+    def _certificate(self, attempt: int) -> Certificate:
+        ranks = tuple(
+            RankCertificate(rank=rank, bytes_read=0, files=0, state_digest=None, expected_digest=None)
+            for rank in range(self.world_size)
+        )
+        return Certificate(
+            writer=f"ranks-{self.name}", run=RUN, attempt=attempt, loaded=None, ok=True, exact=True, ranks=ranks
+        )
+
+    def certify(self, attempt: int) -> None:
+        made = create_certificate(self.run, self._certificate(attempt))
+        self.certificates[attempt] = certificate_ref(made)
+        self._document(keys.certificate(attempt), made.encode())
+
+    def parts(self, attempt: int, step: int, save_id: str, *, base: Manifest | None = None) -> None:
+        for rank in range(self.world_size):
+            model = content(f"model.{save_id}.{rank}", self.size)
+            frozen = content(f"frozen.{rank}", 24)
+            record = write_part(
+                self.run,
+                attempt=attempt,
+                step=step,
+                save_id=save_id,
+                rank=rank,
+                blobs=[
+                    Blob(f"model-{rank}.bin", "model", self.size, (model[:7], model[7:])),
+                    Blob(f"frozen-{rank}.bin", "model", 24, (frozen,)),
+                ],
+                values={"step": step},
+                absent=dict.fromkeys(
+                    ("optimizer", "scheduler", "epoch", "rng", "scaler", "data", "distributed", "user"), "not here"
+                ),
+                snapshot=Snapshot(rank=rank, at_s=0.0),
+                state_digest=None,
+                writer=f"rank-{rank}-{self.name}",
+                base=base,
+            )
+            folder = keys.folder(attempt, step, save_id, base=base.folder if base else None)
+            self._document(keys.part_record(folder, rank), record.encode())
+
+    def commit(self, attempt: int, step: int, save_id: str, *, base: Manifest | None = None) -> None:
+        certificate = self.certificates.get(attempt) or certificate_ref(self._old_certificate(attempt))
+        self.code.commit(
+            self.run,
+            attempt=attempt,
+            step=step,
+            save_id=save_id,
+            world_size=self.world_size,
+            reason="periodic",
+            certificate=certificate,
+            layout=Layout(world_size=self.world_size),
+            writer=f"rank0-{self.name}",
+            base=base,
+            deadline_s=0.0,
+            clock=lambda: 0.0,
+            sleep=lambda _: None,
+        )
+        self.code.after_commit(self.run.shards)
+        self._committed(attempt, step, save_id)
+
+    def _old_certificate(self, attempt: int) -> Certificate:
+        key = keys.certificate(attempt)
+        return Certificate.decode(self.run.control.get(key), key)
+
+    def _committed(self, attempt: int, step: int, save_id: str) -> None:
+        self.ack(Ack("commit", keys.manifest(attempt, step), attempt=attempt, step=step, save_id=save_id))
+
+    def confirm(self, attempt: int, step: int, save_id: str) -> None:
+        confirm(self.run, attempt=attempt, step=step, save_id=save_id, deadline_s=0.0, clock=lambda: 0.0)
+        self._committed(attempt, step, save_id)
+
+    def save(self, attempt: int, step: int, *, incremental: bool = False) -> None:
+        base = read_manifest(self.run, attempt, step - 10) if incremental else None
+        save_id = hashlib.sha256(f"{self.name}.{step}".encode()).hexdigest()[:16]
+        self.parts(attempt, step, save_id, base=base)
+        self.commit(attempt, step, save_id, base=base)
+
+    def mark(self, attempt: int, step: int) -> None:
+        mark_commit(self.run, attempt=attempt, step=step, kind="bad", why="flipped bit", writer=f"marker-{self.name}")
+        self.ack(Ack("document", keys.mark(attempt, step, "bad")))
+
+    def append(self, number: int) -> None:
+        state = RunState(run=RUN, world_size=self.world_size, phase="running", attempt=2)
+        entry = append(self.run, number, Decision(state=state, note=f"by {self.name}"), at_s=0.0)
+        if not isinstance(entry, Lost):
+            self._document(keys.ledger(number), entry.encode())
+
+    def collect(self) -> None:
+        collect(self.run, LatestN(n=1), keep_clean_s=0.0, wall=lambda: 1.0)
+
+
+def history(process: Process) -> None:
+    """Attempt 1 commits 10 and 20; attempt 2 loads 20 and commits 30."""
+    process.submit()
+    process.open(1)
+    process.certify(1)
+    process.save(1, 10)
+    process.save(1, 20)
+    process.open(2)
+    process.certify(2)
+    process.save(2, 30)
+    process.append(0)
+
+
+def _with_parts(process: Process) -> None:
+    history(process)
+    process.parts(2, 40, "40a040a040a040a0")
+    process.parts(2, 40, "40b040b040b040b0")
+
+
+def _with_waste(process: Process) -> None:
+    history(process)
+    process.parts(1, 25, "25a025a025a025a0")  # of a closed attempt, without a manifest
+    process.save(2, 40)
+
+
+def _opened(process: Process) -> None:
+    history(process)
+    process.open(3)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Something that a process does and that may end at any call.
+
+    Attributes:
+        prepare: What was done before.
+        act: The operation.
+        rivals: What another process may do, in full, between any two calls of it.
+        again: A new process repeats it after the crash.
+        collects: It deletes commits on purpose.
+        random: What it writes holds random bytes, so that two runs of it differ.
+    """
+
+    act: Callable[[Process], Any]
+    prepare: Callable[[Process], Any] = history
+    rivals: Mapping[str, Callable[[Process], Any]] = field(default_factory=dict)
+    again: bool = False
+    collects: bool = False
+    random: bool = False
+
+
+OPERATIONS: dict[str, Operation] = {
+    "create_run": Operation(
+        Process.submit,
+        prepare=lambda _: None,
+        rivals={"another submission": Process.submit},
+        again=True,
+    ),
+    "write_part": Operation(
+        lambda p: p.parts(2, 40, "40a040a040a040a0"), rivals={"a new attempt": lambda p: p.open(3)}
+    ),
+    "commit": Operation(
+        lambda p: p.commit(2, 40, "40a040a040a040a0"),
+        prepare=_with_parts,
+        rivals={
+            "a new attempt": lambda p: p.open(3),
+            "the same step by another group": lambda p: p.commit(2, 40, "40b040b040b040b0"),
+            "rank 1 confirms": lambda p: p.confirm(2, 40, "40a040a040a040a0"),
+        },
+    ),
+    "incremental save": Operation(
+        lambda p: p.save(2, 40, incremental=True),
+        rivals={"a new attempt": lambda p: p.open(3)},
+    ),
+    "open_attempt": Operation(
+        lambda p: p.open(3),
+        rivals={"the old gang commits": lambda p: p.save(2, 40), "another opener": lambda p: p.open(3)},
+        again=True,
+    ),
+    "collect": Operation(
+        Process.collect,
+        prepare=_with_waste,
+        rivals={"a new attempt": lambda p: p.open(3), "the gang commits": lambda p: p.save(2, 50, incremental=True)},
+        again=True,
+        collects=True,
+    ),
+    "mark": Operation(lambda p: p.mark(2, 30), rivals={"the same mark": lambda p: p.mark(2, 30)}, again=True),
+    "certificate": Operation(
+        lambda p: p.certify(3), prepare=_opened, rivals={"a second start of the group": lambda p: p.certify(3)}
+    ),
+    "ledger append": Operation(
+        lambda p: p.append(1), rivals={"another supervisor": lambda p: p.append(1)}, again=True, random=True
+    ),
+}
+
+LARGE_BYTES = (5 << 20) + 7
+
+
+def _save_large(process: Process) -> None:
+    process.size = LARGE_BYTES
+    process.save(2, 40)
+
+
+BUCKET_OPERATIONS = {
+    **OPERATIONS,
+    "save in parts": Operation(_save_large, rivals={"a new attempt": lambda p: p.open(3)}),
+}
+
+
+def judge(store: Store, operation: Operation, acks: Sequence[Ack], *, world_size: int) -> list[str]:
+    """Recover as a new process does, go on, and tell everything that is wrong."""
+    told: list[Ack] = list(acks)
+    process = Process(store, "recovery", world_size, told.append)
+    try:
+        return _Judge(process, operation, told).all_wrong()
+    except (RerailError, OSError, ValueError) as error:
+        return [f"recovery ended with {type(error).__name__}: {error}"]
+
+
+@dataclass
+class _Judge:
+    process: Process
+    operation: Operation
+    told: list[Ack]
+
+    def all_wrong(self) -> list[str]:
+        may_go: set[tuple[int, int]] = {(1, 10), (2, 30)} if self.operation.collects else set()
+        wrong = self._held("after the crash", may_go)
+        if wrong:
+            return wrong
+        if self.operation.again:
+            self.operation.act(self.process)
+        if self.operation.collects:  # by then a rival's start or commit may protect others
+            start = read_start(self.process.run, newest_opening(self.process.run).started or 1)
+            named = {(ack.attempt, ack.step) for ack in self._commits(set())}
+            may_go = named - {max(named), (start.load.attempt, start.load.step) if start.load else (0, 0)}
+        return self._go_on() or self._held("after the next commit", may_go)
+
+    def _commits(self, may_go: set[tuple[int, int]]) -> list[Ack]:
+        found = [ack for ack in self.told if ack.kind == "commit"]
+        return [ack for ack in found if (ack.attempt, ack.step) not in may_go]
+
+    def _held(self, when: str, may_go: set[tuple[int, int]]) -> list[str]:
+        run, wrong = self.process.run, []
+        there = {entry.key for entry in all_entries(run.control, "")}
+        wrong += [f"{key} is not a key of ours" for key in there if ".rerail-" in key]
+        for ack in self.told:
+            if ack.kind != "document" or self._collected(ack.key, may_go):
+                continue
+            if ack.key not in there:
+                wrong.append(f"{ack.key} was acknowledged and is gone")
+            elif ack.digest and digest_of(run.control.get(ack.key)) != ack.digest:
+                wrong.append(f"{ack.key} was acknowledged and is another one now")
+        # Nothing here damages storage, so every manifest that anybody can see has to be whole.
+        verdicts = {(verdict.attempt, verdict.step): verdict for verdict in verify(run)}
+        for name, verdict in verdicts.items():
+            wrong += [f"torn: {name[0]}.{name[1]}: {problem}" for problem in verdict.problems]
+        for ack in self._commits(may_go):
+            if (ack.attempt, ack.step) not in verdicts:
+                wrong.append(f"commit {ack.attempt}.{ack.step} was acknowledged and is gone")
+            elif verdicts[ack.attempt, ack.step].ok:
+                wrong += self._other_bytes(ack)
+        return [f"{when}: {text}" for text in wrong + self._resolved(verdicts, may_go)]
+
+    def _collected(self, key: str, may_go: set[tuple[int, int]]) -> bool:
+        save = keys.parse_shard(key)
+        gone = {(1, 25), *may_go} if self.operation.collects else may_go
+        return save is not None and (save.attempt, save.step) in gone
+
+    def _other_bytes(self, ack: Ack) -> list[str]:
+        manifest = read_manifest(self.process.run, ack.attempt, ack.step)
+        digests = {entry.path.rsplit("/", 1)[-1]: entry.digest for entry in manifest.files}
+        size = manifest.files[0].size
+        for rank in range(self.process.world_size):
+            expected = digest_of(content(f"model.{ack.save_id}.{rank}", size))
+            if digests.get(f"model-{rank}.bin") != expected:
+                return [f"commit {ack.attempt}.{ack.step} of save {ack.save_id} holds the bytes of another save"]
+        return []
+
+    def _resolved(self, verdicts: Mapping[tuple[int, int], Any], may_go: set[tuple[int, int]]) -> list[str]:
+        run = self.process.run
+        began = any(ack.kind == "commit" for ack in self.told)
+        if not any(ack.key == keys.RUN for ack in self.told):
+            try:
+                read_run(run)
+            except NotFoundError:
+                found = resolve(run, known=True)
+                return (
+                    [] if found.decision == "blocked" else [f"resolve says {found.decision} of a run that is not there"]
+                )
+        found = resolve(run)
+        marked = {(mark.attempt, mark.step) for mark in read_marks(run) if mark.kind != "pin"}
+        good = [(ack.attempt, ack.step) for ack in self._commits(may_go) if (ack.attempt, ack.step) not in marked]
+        if not began:
+            return [] if found.decision == "fresh" else [f"resolve says {found.decision} before any commit"]
+        if found.decision != "resume" or found.attempt is None or found.step is None:
+            return [f"resolve says {found.decision} although {max(good)} was acknowledged: {found.reason}"]
+        name = (found.attempt, found.step)
+        wrong = []
+        if name < max(good):
+            wrong.append(f"resolve says {name}, older than {max(good)}, which was acknowledged")
+        if name not in verdicts or name in marked:
+            wrong.append(f"resolve says {name}, which is marked or was never committed")
+        return wrong
+
+    def _go_on(self) -> list[str]:
+        """What the supervisor does next: the next attempt, and in it the next commit."""
+        process, run = self.process, self.process.run
+        opening = newest_opening(run)
+        attempt = opening.sealed or 1
+        if opening.sealed is not None and opening.started == opening.sealed:
+            attempt += 1
+        before = resolve(run)
+        start = process.open(attempt)
+        loaded = (start.load.attempt, start.load.step) if start.load else None
+        expected = (before.attempt, before.step) if before.decision == "resume" else None
+        if loaded != expected or start != read_start(run, attempt):
+            return [f"attempt {attempt} loads {loaded}, but {expected} was resolved"]
+        process.certify(attempt)
+        step = (before.step or 0) + 10
+        process.save(attempt, step)
+        after = resolve(run)
+        if (after.decision, after.attempt, after.step) != ("resume", attempt, step):
+            return [f"after the commit {attempt}.{step}, resolve says {after.decision} {after.attempt}.{after.step}"]
+        return []
