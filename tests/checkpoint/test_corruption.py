@@ -21,7 +21,7 @@ from rerail.policies.manifest import Manifest
 
 EVERYTHING = os.environ.get("CI") == "true"
 NEWEST, BEFORE = 300, 200
-SAMPLE, S3_SAMPLE = 7, 29
+SAMPLE, S3_SAMPLE = 7, 47
 PAGE = 512
 
 
