@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from rerail.plugins.checkpoint.commit import Blob, commit, confirm, read_manifest, write_part
 from rerail.plugins.checkpoint.store import RunStore
 from rerail.plugins.trainer.codec import Encoded, encode, inline
-from rerail.plugins.trainer.state import TrainingState
+from rerail.plugins.trainer.state import OWN_PARTS, TrainingState
 from rerail.policies.documents import canonical, digest_of
 from rerail.policies.manifest import CertificateRef, FileEntry, Layout, Manifest, SaveReason, Snapshot
 
@@ -116,7 +116,7 @@ def freeze(
         if handle.shared and rank != 0:
             continue
         content: Any = handle.get()
-        small = inline(content, handle.part) if handle.shared else None
+        small = inline(content, handle.part) if handle.shared and handle.part not in OWN_PARTS else None
         if small is not None:
             values[handle.part] = small
             continue
@@ -185,7 +185,7 @@ class Saver:
         """
         facts = frozen.facts
         against = read_manifest(self.run, *base) if base else None
-        inlined = {part: value for part, value in frozen.values.items() if part not in _NOT_DIGESTED}
+        inlined = {part: value for part, value in frozen.values.items() if part not in OWN_PARTS}
 
         def digest(files: Sequence[FileEntry]) -> str:
             written = {blob.part: entry.digest for blob, entry in zip(frozen.blobs, files, strict=True)}
@@ -238,6 +238,3 @@ class Saver:
             clock=self.clock,
             sleep=self.sleep,
         )
-
-
-_NOT_DIGESTED = frozenset({"step", "epoch", "distributed"})

@@ -19,9 +19,7 @@ def server():
 @pytest.fixture
 def client(server):
     with contextlib.ExitStack() as stack:
-        yield lambda timeout_s=20.0: stack.enter_context(
-            KeyValueClient("127.0.0.1", server.port, timeout_s=timeout_s)
-        )
+        yield lambda timeout_s=20.0: stack.enter_context(KeyValueClient("127.0.0.1", server.port, timeout_s=timeout_s))
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -33,7 +33,9 @@ def test_daly_loses_no_time_against_the_numeric_optimum(cost, mtbf):
     assert total(daly_s(cost, mtbf), cost, mtbf) <= total(optimum, cost, mtbf) * 1.001
 
 
-@pytest.mark.parametrize(("cost", "rate", "interval"), [(120, 3.09 * 3600, 1556), (10, 3.09 * 3600, 465), (1, 3.09 * 3600, 149)])
+@pytest.mark.parametrize(
+    ("cost", "rate", "interval"), [(120, 3.09 * 3600, 1556), (10, 3.09 * 3600, 465), (1, 3.09 * 3600, 149)]
+)
 def test_the_published_numbers_at_the_llama_3_rate(cost, rate, interval):
     assert daly_s(cost, rate) == pytest.approx(interval, rel=0.01)
     assert young_s(cost, rate) == pytest.approx(math.sqrt(2 * cost * rate))

@@ -27,7 +27,12 @@ def back(state):
 
 def same(one, two):
     if isinstance(one, (np.ndarray, np.generic)):
-        return type(one) is type(two) and one.dtype == two.dtype and one.shape == two.shape and one.tobytes() == two.tobytes()
+        return (
+            type(one) is type(two)
+            and one.dtype == two.dtype
+            and one.shape == two.shape
+            and one.tobytes() == two.tobytes()
+        )
     if isinstance(one, dict):
         return type(two) is dict and list(one) == list(two) and all(same(one[key], two[key]) for key in one)
     if isinstance(one, (list, tuple)):
@@ -37,13 +42,17 @@ def same(one, two):
     return type(one) is type(two) and one == two
 
 
-arrays = st.sampled_from(DTYPES).flatmap(lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0)))
+arrays = st.sampled_from(DTYPES).flatmap(
+    lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0))
+)
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
 states = st.recursive(
     scalars | arrays,
-    lambda inner: st.lists(inner, max_size=4)
-    | st.lists(inner, max_size=3).map(tuple)
-    | st.dictionaries(st.text() | st.integers() | st.tuples(st.integers()), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.text() | st.integers() | st.tuples(st.integers()), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -89,7 +98,10 @@ def test_broken_bytes_are_damage_or_another_state_but_never_another_error(state,
 def test_arrays_of_any_memory_order(view):
     base = np.arange(24, dtype="f4").reshape(4, 6)
     array = {
-        "fortran": np.asfortranarray(base), "strided": base[::2, ::3], "reversed": base[::-1], "transposed": base.T,
+        "fortran": np.asfortranarray(base),
+        "strided": base[::2, ::3],
+        "reversed": base[::-1],
+        "transposed": base.T,
         "read-only": np.broadcast_to(base, (4, 6)),
     }[view]
     restored = back({"a": array})["a"]
@@ -152,15 +164,22 @@ def test_differences_are_named_by_place_whatever_the_order_of_keys():
     two = {"t": 4, "m": {"w2": np.ones(2), "w1": np.zeros(3)}}
     assert leaf_digests(one, "optimizer") == leaf_digests(two, "optimizer")
     two["m"]["w1"][1] = 5
-    changed = [place for place, digest in leaf_digests(one, "optimizer").items() if leaf_digests(two, "optimizer")[place] != digest]
+    changed = [
+        place
+        for place, digest in leaf_digests(one, "optimizer").items()
+        if leaf_digests(two, "optimizer")[place] != digest
+    ]
     assert changed == ["m.w1"]
 
 
 def test_torch_tensors_come_back_bitwise():
     torch = pytest.importorskip("torch")
     state = {
-        "bf16": torch.randn(3, 4).to(torch.bfloat16), "scalar": torch.tensor(2.5), "empty": torch.zeros(0, 3),
-        "bool": torch.tensor([True, False]), "strided": torch.arange(12).reshape(3, 4).t(),
+        "bf16": torch.randn(3, 4).to(torch.bfloat16),
+        "scalar": torch.tensor(2.5),
+        "empty": torch.zeros(0, 3),
+        "bool": torch.tensor([True, False]),
+        "strided": torch.arange(12).reshape(3, 4).t(),
         "parameter": torch.nn.Parameter(torch.randn(2)),
     }
     encoded = encode(state, "model")

@@ -18,9 +18,7 @@ def whole(gang, run, name, world_size, total):
 
 
 @pytest.mark.parametrize("form", ["flag", "kv"])
-def test_sigterm_to_one_rank_saves_on_all_at_one_step_and_the_next_attempt_is_bitwise_equal(
-    gang, new_run, until, form
-):
+def test_sigterm_to_one_rank_saves_on_all_at_one_step_and_the_next_attempt_is_bitwise_equal(gang, new_run, until, form):
     world, total = 3, 24
     run = new_run("cut")
     run.open(1, world_size=world)
@@ -108,7 +106,14 @@ def test_sigterm_during_a_background_save_waits_for_it_and_saves_again(gang, new
     run.open(1)
     held, release = tmp_path / "held", tmp_path / "release"
     made = gang(
-        run, 1, TOY_TOTAL=100_000, TOY_ASYNC=1, TOY_EVERY=5, TOY_HOLD_AFTER=5, TOY_HELD=held, TOY_RELEASE=release,
+        run,
+        1,
+        TOY_TOTAL=100_000,
+        TOY_ASYNC=1,
+        TOY_EVERY=5,
+        TOY_HOLD_AFTER=5,
+        TOY_HELD=held,
+        TOY_RELEASE=release,
         TOY_PACE_S=0.005,
     )
     until(held.exists, "the held save")
@@ -128,7 +133,13 @@ def test_kill_9_in_a_background_save_leaves_the_older_commit_usable(gang, new_ru
     run.open(1)
     held = tmp_path / "held"
     made = gang(
-        run, 1, TOY_TOTAL=100_000, TOY_ASYNC=1, TOY_EVERY=5, TOY_HOLD_AFTER=5, TOY_HELD=held,
+        run,
+        1,
+        TOY_TOTAL=100_000,
+        TOY_ASYNC=1,
+        TOY_EVERY=5,
+        TOY_HOLD_AFTER=5,
+        TOY_HELD=held,
         TOY_RELEASE=tmp_path / "never",
     )
     until(held.exists, "the held save")

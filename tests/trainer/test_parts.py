@@ -73,9 +73,7 @@ def train(toy, run, attempt, stop, *, tamper=None, **options):
         step += 1
         steps[step] = (loss, tuple(ids))
         states[step] = {
-            name: copy.deepcopy(getter(state)())
-            for group in training.parts()
-            for name, state in group.items()
+            name: copy.deepcopy(getter(state)()) for group in training.parts() for name, state in group.items()
         }
         client.step_done(step, agreed=agreed, loss=loss)
     if step == TOTAL:

@@ -61,8 +61,11 @@ class Training:
             "w1": generator.normal(size=(FEATURES, HIDDEN)) * 0.4,
             "w2": generator.normal(size=(HIDDEN, 1)) * 0.4,
         }
-        self.adam = {"m": {k: np.zeros_like(v) for k, v in self.weights.items()},
-                     "v": {k: np.zeros_like(v) for k, v in self.weights.items()}, "t": 0}
+        self.adam = {
+            "m": {k: np.zeros_like(v) for k, v in self.weights.items()},
+            "v": {k: np.zeros_like(v) for k, v in self.weights.items()},
+            "t": 0,
+        }
         self.schedule = {"rate": 0.0, "done": 0}
         self.scaler = {"scale": 2.0**10, "good": 0, "skipped": 0}
         self.counter = {"step": 0}
@@ -74,8 +77,13 @@ class Training:
 
     def parts(self):
         shared = {
-            "model": self.weights, "optimizer": self.adam, "scheduler": self.schedule, "scaler": self.scaler,
-            "step": self.counter, "epoch": self.epoch, "user": self.noise,
+            "model": self.weights,
+            "optimizer": self.adam,
+            "scheduler": self.schedule,
+            "scaler": self.scaler,
+            "step": self.counter,
+            "epoch": self.epoch,
+            "user": self.noise,
         }
         per_rank = {"rng": RandomState(self.generator, python=False), "data": self.data, "distributed": self.residual}
         return shared, per_rank
@@ -87,7 +95,11 @@ class Training:
         self.generator.random(self.rank)
         mask = self.generator.random((len(ids), HIDDEN)) > 0.2
         hidden = np.tanh(x @ self.weights["w1"]) * mask
-        error = hidden @ self.weights["w2"] - y + self.noise["level"] * 0.01 * (1 + self.epoch["epoch"]) * self.generator.normal()
+        error = (
+            hidden @ self.weights["w2"]
+            - y
+            + self.noise["level"] * 0.01 * (1 + self.epoch["epoch"]) * self.generator.normal()
+        )
         scale = self.scaler["scale"]
         back = (2 * error / len(ids)) * scale
         gradients = {"w2": hidden.T @ back}
@@ -120,8 +132,10 @@ class Training:
             m, v = self.adam["m"][name], self.adam["v"][name]
             m[...] = 0.9 * m + 0.1 * gradient
             v[...] = 0.99 * v + 0.01 * gradient**2
-            weight -= self.schedule["rate"] * (m / (1 - 0.9 ** self.adam["t"])) / (
-                np.sqrt(v / (1 - 0.99 ** self.adam["t"])) + 1e-8
+            weight -= (
+                self.schedule["rate"]
+                * (m / (1 - 0.9 ** self.adam["t"]))
+                / (np.sqrt(v / (1 - 0.99 ** self.adam["t"])) + 1e-8)
             )
 
 
