@@ -87,9 +87,11 @@ def run(
     if backend != "local":
         raise UsageError(f"--backend {backend!r} is not available in this version; use --backend local")
     run_name = check_run_name(name) if name else _new_name(command)
+    pieces = _cut(nodes, nproc)
+    given = _read_policy(policy) if policy else None
     address = store or (Path.cwd() / "rerail-runs").as_uri()
     opened = open_run(run_name, store=address, control=control, create=True)
-    doc = _submit(opened, nproc, policy, fork=fork, take_over=take_over)
+    doc = _submit(opened, nproc, given, fork=fork, take_over=take_over)
     folder = (state or _state_folder(address)) / run_name
     chosen = RecoveryPolicy.from_mapping(dict(doc.policy), f"run.json of run {run_name!r}")
     environment = dict(os.environ) | {
@@ -101,7 +103,7 @@ def run(
         environment["RERAIL_CONTROL"] = control
     pods = LocalBackend(run_name, folder / "pods", command, environment, log_dir=folder / "logs")
     places = LocalNodes(folder / "nodes", used=pods.used)
-    for node, slots in _cut(nodes, nproc):
+    for node, slots in pieces:
         places.add(node, slots)
     progress = _Progress()
     supervisor = Supervisor(opened, doc.world_size, pods, places, chosen, on_event=progress.entry, log=progress.line)
@@ -134,9 +136,8 @@ def _state_folder(address: str) -> Path:
     return home / "rerail" / re.sub(r"[^A-Za-z0-9.-]+", "_", address)
 
 
-def _submit(opened: RunStore, nproc: int, policy: Path | None, *, fork: str | None, take_over: bool) -> RunDoc:
+def _submit(opened: RunStore, nproc: int, given: RecoveryPolicy | None, *, fork: str | None, take_over: bool) -> RunDoc:
     """Create the run, or find it and check that it is the one that was meant."""
-    given = _read_policy(policy) if policy else None
     owner = f"local/{socket.gethostname()}"
     try:
         standing = read_run(opened)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rerail.plugins.checkpoint import retention
-from rerail.plugins.checkpoint.attempts import seal_attempt, start_attempt
+from rerail.plugins.checkpoint.attempts import read_run, seal_attempt, start_attempt
 from rerail.plugins.checkpoint.notes import add_request
 from rerail.plugins.checkpoint.store import RunStore
 from rerail.plugins.gang import ledger
@@ -133,7 +133,15 @@ class Supervisor:
     def _newest(self) -> LedgerEntry:
         """The newest decision; the first one is made here."""
         entry = ledger.newest_entry(self.run)
+        known = self._entry
+        if known is not None and (entry is None or entry.number < known.number):
+            # Another, or an empty, mount under the same address must not become a second beginning of the run.
+            raise StoreUnreachableError(
+                f"decision {known.number} of run {self.run.run!r} is no longer at {self.run.control.url}: "
+                "is the right volume mounted?"
+            )
         while entry is None:
+            read_run(self.run)
             now = Now(wall_s=self.clock.wall_s(), phase_s=0.0)
             self._append(0, begin(self.run.run, self.world_size, nodes=self.nodes.views(), now=now))
             entry = ledger.newest_entry(self.run)

@@ -20,6 +20,7 @@ from rerail.plugins.gang.executor import Supervisor
 from rerail.plugins.gang.local import LocalBackend
 from rerail.plugins.nodes.local import LocalNodes
 from rerail.policies import keys
+from rerail.policies.errors import StoreUnreachableError
 from rerail.policies.recovery import DRILL_POLICY
 
 LOOKS = ("view", "gangs", "views", "signals", "page", "get", "used", "rendezvous")
@@ -41,8 +42,9 @@ def short(argument: Any) -> str:
 class Stops:
     """Counts boundaries and stops the process at one of them."""
 
-    def __init__(self, at: str | None, record: Path | None) -> None:
+    def __init__(self, at: str | None, record: Path | None, outage: Path) -> None:
         self.at = at
+        self.outage = outage
         self.record = record
         self.seen: Counter[str] = Counter()
 
@@ -63,6 +65,7 @@ class Stops:
 class Wrapped:
     def __init__(self, thing: Any, stops: Stops) -> None:
         self._thing = thing
+        self._away = hasattr(thing, "page")  # only the store goes away
         self._stops = stops
 
     def __getattr__(self, name: str) -> Any:
@@ -73,6 +76,8 @@ class Wrapped:
             return found
 
         def call(*arguments: Any, **more: Any) -> Any:
+            if self._away and self._stops.outage.exists():
+                raise StoreUnreachableError("the store does not answer (the test says so)")
             what = f"{name} {short(arguments[0])}" if arguments else name
             self._stops(f"before {what}")
             result = found(*arguments, **more)
@@ -92,7 +97,7 @@ def main() -> int:
     parser.add_argument("--command", required=True)
     parser.add_argument("--environment", required=True)
     given = parser.parse_args()
-    stops = Stops(given.stop_at, given.record)
+    stops = Stops(given.stop_at, given.record, given.root / "outage")
     environment = json.loads(given.environment)
     opened = open_run("run", store=environment["RERAIL_STORE"])
     control = stops.around(opened.control)

@@ -103,3 +103,56 @@ def test_a_suspect_commit_is_marked_and_skipped_while_the_start_is_resolved(worl
     assert start.load.step == 5
     assert [(skip.step, skip.why[:8]) for skip in start.skipped] == [(10, "suspect:")]
     assert keys.MarkKey(1, 10, "suspect") in read_marks(world.run)
+
+
+def test_without_the_store_a_node_is_marked_and_a_dead_gang_ended_but_nothing_is_started(world, wait_for):
+    world.create()
+    world.plan({"1.0": [10, 0], "1.1": [10, 0]})
+    supervisor = world.supervise()
+    wait_for(lambda: committed(world, 1, 5) and "running" in world.said())
+    (world.root / "outage").touch()
+    wait_for(lambda: "going on without it" in world.said())
+    before = world.decisions()
+    for found in world.backend().processes_on("n2"):
+        os.kill(found.pid, signal.SIGKILL)
+    node = world.root / "nodes/n2/node.json"
+    wait_for(lambda: "rerail.dev/quarantined" in node.read_text())
+    backend = world.backend()
+    wait_for(lambda: not backend.view("run-a1").alive)
+    assert world.decisions() == before
+    assert not (world.root / "pods/run-a2").exists()
+    (world.root / "outage").unlink()
+    code, said = end_of(supervisor, world)
+    assert code == 0, said
+    assert [record.nodes for record in all_decisions(world.run)[-1].state.attempts] == [("n1", "n2"), ("n1", "n3")]
+
+
+def test_an_outage_is_not_waited_out_for_ever_and_a_living_gang_is_left_alone(world, wait_for):
+    world.create()
+    world.plan({"1.0": [10, 0], "1.1": [10, 0]})
+    supervisor = world.supervise(policy={"store_wait_s": 0.5})
+    wait_for(lambda: world.ups() == ["1.0", "1.1"])
+    (world.root / "outage").touch()
+    code, said = end_of(supervisor, world)
+    assert code != 0
+    assert "given up after 0.5 s (policy store_wait_s)" in said
+    assert world.backend().view("run-a1").alive
+
+
+def test_a_ledger_that_vanishes_is_no_second_beginning(world, wait_for):
+    world.create()
+    world.plan({"1.0": [10, 0], "1.1": [10, 0]})
+    supervisor = world.supervise(policy={"store_wait_s": 0.5})
+    wait_for(lambda: world.ups() == ["1.0", "1.1"])
+    (world.root / "store").rename(world.root / "unmounted")
+    (world.root / "store").mkdir()
+    code, said = end_of(supervisor, world)
+    assert code != 0
+    assert "is the right volume mounted?" in said
+    assert not (world.root / "store/run/ledger").exists()
+
+
+def test_a_run_that_was_never_created_is_not_begun(world):
+    code, said = end_of(world.supervise(), world)
+    assert code != 0
+    assert "NotFoundError" in said
