@@ -281,7 +281,7 @@ def outcomes(make_world, *, everything=True):
 
 
 def report(total, broken, ends, *, everything=True):
-    kind = "interleavings" if everything else "interleavings (CI=true: also those that differ only in what commutes)"
+    kind = "interleavings" if everything else "interleavings up to what commutes (CI=true: all, but for four parties)"
     sys.stdout.write(f"{total} {kind}, {len(broken)} broken, ends: {dict(ends)}" + "\n")
     assert not broken, f"{len(broken)} of {total}: first {broken[0]}"
 
