@@ -16,16 +16,20 @@ from urllib.parse import unquote, urlsplit
 import typer
 
 from rerail.plugins.checkpoint.attempts import create_run, read_run
+from rerail.plugins.checkpoint.fork import FORK_ATTEMPT, fork_commit
 from rerail.plugins.checkpoint.open import open_run
+from rerail.plugins.checkpoint.resolve import resolve
 from rerail.plugins.checkpoint.store import RunStore
 from rerail.plugins.cli.output import Output, OutputOption, emit
 from rerail.plugins.gang.executor import Supervisor
+from rerail.plugins.gang.ledger import append, newest_entry
 from rerail.plugins.gang.local import LocalBackend
 from rerail.plugins.nodes.local import LocalNodes
 from rerail.policies.documents import RunDoc
 from rerail.policies.errors import NotFoundError, UsageError
 from rerail.policies.keys import check_run_name
 from rerail.policies.recovery import RecoveryPolicy
+from rerail.policies.supervisor.reopen import begin_forked
 from rerail.policies.supervisor.state import LedgerEntry, RunState
 
 LOCAL_POLICY = RecoveryPolicy(poll_s=0.2, capacity_wait_s=30.0)
@@ -89,9 +93,15 @@ def run(
     run_name = check_run_name(name) if name else _new_name(command)
     pieces = _cut(nodes, nproc)
     given = _read_policy(policy) if policy else None
+    source = _source(fork) if fork else None
     address = store or (Path.cwd() / "rerail-runs").as_uri()
     opened = open_run(run_name, store=address, control=control, create=True)
+    if source:
+        resolve(open_run(source[0], store=address, control=control), step=source[1])  # before anything is created
     doc = _submit(opened, nproc, given, fork=fork, take_over=take_over)
+    if doc.forked_from:
+        of, step = _source(doc.forked_from)
+        _fork(opened, open_run(of, store=address, control=control), step, doc)
     folder = (state or _state_folder(address)) / run_name
     chosen = RecoveryPolicy.from_mapping(dict(doc.policy), f"run.json of run {run_name!r}")
     environment = dict(os.environ) | {
@@ -153,8 +163,6 @@ def _submit(opened: RunStore, nproc: int, given: RecoveryPolicy | None, *, fork:
             policy=(given or LOCAL_POLICY).model_dump(mode="json"),
             forked_from=fork,
         )
-        if fork:
-            raise UsageError(f"--from {fork!r} is not available in this version")
         return create_run(opened, doc, take_over=take_over)
     another = "or choose another --run name for a new run"
     if fork and standing.forked_from != fork:
@@ -167,6 +175,22 @@ def _submit(opened: RunStore, nproc: int, given: RecoveryPolicy | None, *, fork:
     if given is not None and given.model_dump(mode="json") != standing.policy:
         raise UsageError(f"run {opened.run!r} has a policy of its own in run.json; leave --policy out, {another}")
     return create_run(opened, standing.model_copy(update={"owner": owner}), take_over=take_over)
+
+
+def _source(fork: str) -> tuple[str, int]:
+    run, _, step = fork.rpartition("@")
+    if not run or not re.fullmatch(r"\d{1,12}", step):
+        raise UsageError(f"--from {fork!r} is not RUN@STEP (for example llama-8b@1200)")
+    return check_run_name(run), int(step)
+
+
+def _fork(opened: RunStore, source: RunStore, step: int, doc: RunDoc) -> None:
+    """Begin the run from the other run's commit; a run that has begun already is left as it is."""
+    if newest_entry(opened) is not None:
+        return
+    fork_commit(source, opened, step=step)
+    first = begin_forked(opened.run, doc.world_size, attempt=FORK_ATTEMPT + 1, source=f"{source.run}@{step}")
+    append(opened, 0, first, at_s=time.time())
 
 
 def _read_policy(path: Path) -> RecoveryPolicy:

@@ -1,4 +1,4 @@
-"""A person runs a stopped run again. Pure."""
+"""Other beginnings than the first: a stopped run is run again, or a run begins from another's commit. Pure."""
 
 from rerail.policies.supervisor.advance import Decision
 from rerail.policies.supervisor.state import RunState
@@ -15,3 +15,10 @@ def reopen(state: RunState, why: str) -> Decision:
         }
     )
     return Decision(state=again, note=f"continued: {why}")
+
+
+def begin_forked(run: str, world_size: int, *, attempt: int, source: str) -> Decision:
+    """The first decision of a run whose attempt ``attempt`` - 1 holds a copied commit and never runs."""
+    reason = f"forked from {source}"
+    state = RunState(run=run, world_size=world_size, phase="waiting", attempt=attempt, reason=reason)
+    return Decision(state=state, note=reason)

@@ -93,6 +93,7 @@ def test_sigterm_leaves_the_gang_to_a_successor_and_ctrl_c_saves_and_stops(rerai
         (["--nodes", "three"], "", "N:SLOTS"),
         (["--nodes", "1:1"], "", "has 1 slots"),
         (["--run", "Not_A_Name"], "", "lower-case"),
+        (["--from", "other"], "", "RUN@STEP"),
         (["--backend", "vcjob"], "", "'vcjob' is not available"),
         ([], "hold: 3", "did you mean 'hold_s'"),
         ([], "hold_s: two minutes", "'two minutes'"),
@@ -121,3 +122,30 @@ def test_an_existing_run_of_another_shape_is_not_continued(rerail, world):
     code, _, told = rerail("--run", "mine").end()
     assert code == 2
     assert "policy of its own" in told
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_fork_begins_from_another_runs_commit_and_needs_it_no_more(rerail, world):
+    assert rerail("--run", "mine").end()[0] == 0
+    code, _, told = rerail("--run", "lost", "--from", "mine@11").end()
+    assert code == 4
+    assert "step 11 not found" in told
+    assert not (world.root / "store/lost/run.json").exists()
+    fork = rerail("--run", "fork", "--from", "mine@15", command=world.command(total=25))
+    code, document, told = fork.end()
+    assert code == 0, told
+    assert [(one["n"], one["started_from_step"], one["last_commit_step"]) for one in document["attempts"]] == [
+        (2, 15, 25)
+    ]
+    verify = [
+        sys.executable,
+        "-m",
+        "rerail.plugins.cli.main",
+        "ckpt",
+        "verify",
+        "--run",
+        "fork",
+        "--store",
+        world.store,
+    ]
+    assert subprocess.run([*verify, "-o", "json"], capture_output=True, check=False).returncode == 0
