@@ -227,7 +227,10 @@ def _faults(items: Sequence[IncidentRow], scale: Scale, top: float, bottom: floa
         x, share = scale.x(item.fault_s), scale.share(item.fault_s)
         lines.append(tag("line", class_="fault-line", x1=x, x2=x, y1=top - 8, y2=bottom))
         arrow = tag(
-            "path", title=f"{fault(item)} on {item.node or 'no particular node'}", d="M-6-8H6L0 2Z", class_="fault"
+            "path",
+            title=f"{fault(item)} on {item.node}" if item.node else fault(item),
+            d="M-6-8H6L0 2Z",
+            class_="fault",
         )
         flags.append(tag("svg", arrow, x=x, y=top - 10, overflow="visible", width=1, height=1))
         words = code(item.codes[0]) if item.codes else fault(item)

@@ -342,6 +342,10 @@ def _incident(item: Incident, measured: IncidentMetrics, begun: float) -> Incide
     )
 
 
+def _at(step: int | None) -> str:
+    return "before its first step" if step is None else f"at step {step}"
+
+
 def _timeline(
     state: RunState,
     attempts: tuple[AttemptRow, ...],
@@ -364,10 +368,10 @@ def _timeline(
         add(row.loaded_s, "load", row.n, "all ranks have loaded, and compared what they loaded with the manifest")
         if row.first_step_s is not None:
             add(row.first_step_s, "step", row.n, f"first step: {(row.started_from_step or 0) + 1}")
-        add(row.ended_s, "end", row.n, f"the gang is gone at step {row.last_step}: {row.end_cause or 'no cause known'}")
+        add(row.ended_s, "end", row.n, f"the gang is gone {_at(row.last_step)}: {row.end_cause or 'no cause known'}")
     for item in incidents:
         what = ", ".join(item.codes) or item.class_
-        add(item.fault_s, "fault", item.attempt, f"{what} on {item.node or 'no particular node'}")
+        add(item.fault_s, "fault", item.attempt, f"{what} on {item.node}" if item.node else what)
         add(item.detected_s, "detect", item.attempt, f"detected: {item.class_}, scope {item.scope}")
         add(item.recovered_s, "step", item.attempt + 1, "first step that the run had not made before")
     for record in state.incidents:

@@ -181,9 +181,18 @@ def _running(state: RunState, seen: Observations, policy: RecoveryPolicy, now: N
         return Decision(
             state=progressed,
             effects=(SubmitGang(gang=state.gang.name), _retain(policy)),
-            note=f"attempt {state.attempt} trains at step {beat.step if beat else '?'}",
+            note=_progress_note(state, progressed, beat.step if beat else 0),
         )
     return None
+
+
+def _progress_note(before: RunState, after: RunState, step: int) -> str:
+    recovered = any(
+        old.recovered_at_s is None and new.recovered_at_s is not None
+        for old, new in zip(before.incidents, after.incidents, strict=True)
+    )
+    new = "makes new steps again" if recovered else "trains"
+    return f"attempt {after.attempt} {new}, at step {step}"
 
 
 def _retain(policy: RecoveryPolicy) -> Retain:

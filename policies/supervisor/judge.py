@@ -103,23 +103,24 @@ def judge(state: RunState, seen: Observations, policy: RecoveryPolicy, *, now_s:
 
 
 def _of_resume(state: RunState, seen: Observations) -> Judgement | None:
-    """Being handed a checkpoint is not resuming: the first step must be the one after it, or nothing may be committed."""
+    """Being handed a checkpoint is not resuming: the first step must be the one after it."""
     beat, start = seen.heartbeat, seen.start
     if beat is None or beat.first_step is None or start is None or beat.attempt != state.attempt:
         return None
     loaded = start.load.step if start.load else 0
     if judge_resume(loaded, (beat.first_step,)) != "resume_not_applied":
         return None
+    what = (
+        f"step {loaded} was loaded, but the first step was {beat.first_step}; the script does not go on from what "
+        "ckpt.restore() returns. The checkpoints are kept"
+    )
     return Judgement(
         class_name="resume-not-applied",
         scope="process",
         action="none",
         cause="application",
         next="stop",
-        evidence=(
-            f"step {loaded} was loaded, but the first step was {beat.first_step}; the script does not go on from what "
-            "ckpt.restore() returns. The checkpoints are kept",
-        ),
+        evidence=(what,),
     )
 
 

@@ -34,27 +34,42 @@ def started(state: RunState, start: Start, *, now: Now) -> RunState:
         started_from_step=start.load.step if start.load else 0,
         skipped=tuple(f"step {skip.step} of attempt {skip.attempt}: {skip.why}" for skip in start.skipped),
     )
-    return _amend_open_incident(state, started_at_s=now.wall_s)
+    return _amend_open_incidents(state, started_at_s=now.wall_s)
 
 
 def progressed(state: RunState, seen: Observations, *, now: Now) -> RunState | None:
-    """The first step of the attempt was reported: the recovery is over. None when that is known already."""
+    """The attempt's first step, or the first step that the run had not made before, was reported; None: nothing new.
+
+    A recovery is over when training makes new steps, not when processes run again.
+    """
     beat = seen.heartbeat
     record = state.attempts[-1] if state.attempts else None
-    if beat is None or record is None or record.first_step_at_s is not None or beat.first_step_at_s is None:
+    if beat is None or record is None or beat.first_step_at_s is None or beat.attempt != state.attempt:
         return None
-    if beat.attempt != state.attempt:
-        return None
-    state = _amend(state, loaded_at_s=beat.loaded_at_s, first_step_at_s=beat.first_step_at_s)
-    incident = state.incidents[-1] if state.incidents else None
-    if incident is None or incident.recovered_at_s is not None:
-        return state
-    lost = None
-    if incident.lost_from_step is not None and record.started_from_step is not None:
-        lost = max(0, incident.lost_from_step - record.started_from_step)
-    return _amend_open_incident(
-        state, loaded_at_s=beat.loaded_at_s, recovered_at_s=min(beat.first_step_at_s, now.wall_s), lost_steps=lost
-    )
+    changed = state
+    if record.first_step_at_s is None:
+        changed = _amend(state, loaded_at_s=beat.loaded_at_s, first_step_at_s=beat.first_step_at_s)
+        changed = _amend_open_incidents(changed, loaded_at_s=beat.loaded_at_s)
+    open_ones = [one for one in changed.incidents if one.recovered_at_s is None]
+    furthest = max((one.lost_from_step or 0 for one in open_ones), default=0)
+    if open_ones and beat.step > furthest:
+        begun = record.started_from_step or 0
+        changed = changed.model_copy(
+            update={
+                "incidents": tuple(
+                    one
+                    if one.recovered_at_s is not None
+                    else one.model_copy(
+                        update={
+                            "recovered_at_s": min(beat.at_s, now.wall_s),
+                            "lost_steps": max(0, (one.lost_from_step or begun) - begun),
+                        }
+                    )
+                    for one in changed.incidents
+                )
+            }
+        )
+    return None if changed is state else changed
 
 
 def incident(state: RunState, seen: Observations, found: Judgement, policy: RecoveryPolicy, *, now: Now) -> RunState:
@@ -89,18 +104,18 @@ def rejudged(state: RunState, seen: Observations, found: Judgement, policy: Reco
 
 def save_asked(state: RunState, *, now: Now) -> RunState:
     """The ranks were asked to save because of the open incident."""
-    return _amend_open_incident(state, save_asked_at_s=now.wall_s)
+    return _amend_open_incidents(state, save_asked_at_s=now.wall_s)
 
 
 def saved(state: RunState, *, answered: bool, now: Now) -> RunState:
     """The save came, or its time is over."""
-    return _amend_open_incident(state, saved_at_s=now.wall_s) if answered else state
+    return _amend_open_incidents(state, saved_at_s=now.wall_s) if answered else state
 
 
 def ended(state: RunState, seen: Observations, *, now: Now) -> RunState:
     """The gang is gone."""
     state = _amend(state, ended_at_s=now.wall_s, **_snapshot(seen, state.attempt))
-    return _amend_open_incident(state, ended_at_s=now.wall_s)
+    return _amend_open_incidents(state, ended_at_s=now.wall_s)
 
 
 def finished(state: RunState, seen: Observations, *, now: Now) -> RunState:
@@ -190,8 +205,8 @@ def _snapshot(seen: Observations, attempt: int) -> dict[str, object]:
 
 
 def _last_step(seen: Observations) -> int | None:
-    steps = [end.step for end in seen.exits if end.step is not None]
-    if seen.heartbeat is not None:
+    steps = [end.step for end in seen.exits if end.step]
+    if seen.heartbeat is not None and seen.heartbeat.first_step is not None:
         steps.append(seen.heartbeat.step)
     return max(steps, default=None)
 
@@ -203,9 +218,12 @@ def _amend(state: RunState, **changes: object) -> RunState:
     return state.model_copy(update={"attempts": (*state.attempts[:-1], record)})
 
 
-def _amend_open_incident(state: RunState, **changes: object) -> RunState:
-    if not state.incidents or state.incidents[-1].recovered_at_s is not None:
-        return state
+def _amend_open_incidents(state: RunState, **changes: object) -> RunState:
+    """Change the incidents that are not recovered from: two faults in a row share the way back."""
     return state.model_copy(
-        update={"incidents": (*state.incidents[:-1], state.incidents[-1].model_copy(update=changes))}
+        update={
+            "incidents": tuple(
+                one if one.recovered_at_s is not None else one.model_copy(update=changes) for one in state.incidents
+            )
+        }
     )
