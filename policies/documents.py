@@ -9,6 +9,7 @@ import json
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
 from rerail.policies.errors import DamagedError, NewerFormatError
 
 How = Literal["fresh", "new-gang", "in-place"]

@@ -27,7 +27,7 @@ class RerailError(Exception):
 
     Attributes:
         headline: A short human title of the class of error.
-        exit_code: What the ``rerail`` command exits with (interfaces: 1 verdict, 2 usage, 3 blocked, 4 not found, 5 refused).
+        exit_code: What ``rerail`` exits with: 1 verdict, 2 usage, 3 blocked, 4 not found, 5 refused.
     """
 
     headline: ClassVar[str] = "Rerail failed"

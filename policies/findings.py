@@ -149,12 +149,18 @@ def _trusted(signal: FaultSignal, code: str, own: Judgement, recovery: Judgement
         return plain
     return replace(
         plain,
-        scope=_SCOPE_OF[hint] if hint in {"reset_gpu", "restart_app"} else signal.scope or _SCOPE_OF[hint],
+        scope=_scope_of(hint, signal.scope),
         action=hint,
-        quarantine="node" if strength(hint) >= strength("investigate") else own.quarantine,
+        quarantine="node" if strength(hint) >= strength("investigate") else "none",
         trust="source_hint",
         why=f"{told}; {signal.source} recommends {hint}",
     )
+
+
+def _scope_of(hint: Action, said: Scope | None) -> Scope:
+    """What a recommended action is about; a source may know that what stands behind it is wider."""
+    own = _SCOPE_OF[hint]
+    return said if said is not None and own == "node" and WIDTH[said] >= WIDTH["device"] else own
 
 
 def _hint(signal: FaultSignal) -> Action | None:
@@ -173,7 +179,7 @@ def _without_code(signal: FaultSignal) -> Finding:
     """A signal without a code: by its hint, else by its scope. Without either it isolates nothing."""
     hint = _hint(signal)
     action: Action = hint or ("restart_app" if signal.scope == "process" else "investigate")
-    scope = signal.scope or (_SCOPE_OF[hint] if hint else None)
+    scope = _scope_of(hint, signal.scope) if hint else signal.scope
     isolates = scope not in (None, "process") and signal.severity != "info"
     return Finding(
         signal=signal,

@@ -4,6 +4,7 @@ import re
 from typing import Literal, Self
 
 from pydantic import ConfigDict, Field, JsonValue, field_validator, model_validator
+
 from rerail.policies.documents import Document, Value
 
 PARTS = ("model", "optimizer", "scheduler", "step", "epoch", "rng", "scaler", "data", "distributed", "user")

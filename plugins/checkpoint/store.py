@@ -60,7 +60,8 @@ class Uploaded:
 class Store(Protocol):
     """A prefix of durable storage. All keys are relative to it.
 
-    Every method raises ``StoreUnreachableError`` (transient), ``RefusedError`` (forbidden, or a guard) or ``NotFoundError``.
+    Every method raises ``StoreUnreachableError`` (transient), ``RefusedError`` (forbidden, or a guard) or
+    ``NotFoundError``.
     """
 
     @property

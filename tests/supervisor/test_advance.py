@@ -1,6 +1,7 @@
 """The pure machine, transition by transition, in the words of the design."""
 
 import pytest
+
 from rerail.policies.documents import ChainLink, CommitRef, Heartbeat, RankExit, Rendezvous, Start
 from rerail.policies.faults import FaultSignal
 from rerail.policies.recovery import DRILL_POLICY, RecoveryPolicy
@@ -77,7 +78,14 @@ def xid(node: str = "a", code: int = 79) -> FaultSignal:
 
 def beat(step_number: int = 50, phase: str = "training") -> Heartbeat:
     return Heartbeat(
-        writer="w" * 8, run="r", attempt=1, step=step_number, phase=phase, at_s=1000.0, first_step=1, first_step_at_s=1000.0
+        writer="w" * 8,
+        run="r",
+        attempt=1,
+        step=step_number,
+        phase=phase,
+        at_s=1000.0,
+        first_step=1,
+        first_step_at_s=1000.0,
     )
 
 
