@@ -1,8 +1,9 @@
 """What holds for any text: no exception, no quiet verdict for what nobody knows, the same verdict with any stamp."""
 
 import json
+import os
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rerail.policies.catalog import load_catalogue
@@ -10,6 +11,8 @@ from rerail.policies.correlation import correlate
 from rerail.policies.explain import explain_line
 from rerail.policies.kernel_lines import events_of
 from rerail.policies.kernel_signals import signals_of_line
+
+calm = settings(deadline=None, max_examples=1000 if os.environ.get("CI") == "true" else 60)
 
 KNOWN = load_catalogue()
 WORDS = st.sampled_from(
@@ -59,6 +62,7 @@ PREFIXES = [
 ]
 
 
+@calm
 @given(TEXT)
 @example("[99999999999999999.9] NVRM: Xid (PCI:0000:3b:00): 79, x")
 @example("0000-00-00 00:00:00 h kernel: NVRM: Xid (PCI:0000:3b:00): 79, x")
@@ -72,11 +76,13 @@ def test_any_text_gives_a_document_and_never_an_exception(text):
     correlate(text.split("\n"), KNOWN)
 
 
+@calm
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read(data):
     explain_line("NVRM: Xid (PCI:0000:3b:00): 79, " + data.decode(errors="replace"), KNOWN)
 
 
+@calm
 @given(st.integers(0, 999_999_999), st.sampled_from(PREFIXES), st.sampled_from(["", ", pid=7, name=python"]))
 def test_the_stamp_changes_no_verdict_and_an_unknown_code_is_never_quiet(code, prefix, who):
     record = f"NVRM: Xid (PCI:0000:3b:00): {code}{who}, whatever it says"
@@ -87,6 +93,7 @@ def test_the_stamp_changes_no_verdict_and_an_unknown_code_is_never_quiet(code, p
         assert (bare["class"], bare["action"], bare["quarantine"]) == ("unknown", "investigate", "node")
 
 
+@calm
 @given(st.integers(0, 999_999_999), st.sampled_from(["", "Fatal, ", "Non-fatal, "]))
 def test_an_unknown_switch_code_is_never_quiet(code, word):
     document = explain_line(f"nvidia-nvswitch0: SXid (PCI:0000:86:00.0): {code}, {word}Link 3 x", KNOWN)
@@ -94,18 +101,21 @@ def test_an_unknown_switch_code_is_never_quiet(code, word):
         assert document["action"] != "none"
 
 
+@calm
 @given(st.text(alphabet="Xid 79():,PCI:NVRM0x", max_size=15).filter(lambda name: ", " not in name))
 def test_a_process_name_fools_nobody(name):
     document = explain_line(f"NVRM: Xid (PCI:0000:3b:00): 43, pid=77, name={name}, Ch 00000008", KNOWN)
     assert (document["xid"], document["pid"], document["quarantine"]) == (43, 77, "none")
 
 
+@calm
 @given(st.sampled_from(["python3[7]", "trainer", "[rank3]", "sshd[1]", "2026-03-01 10:00:01 WARNING x"]))
 def test_what_a_process_logs_quarantines_nothing(who):
     line = f"Mar 04 10:11:12 node {who}: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
     assert explain_line(line, KNOWN)["class"] == "no_match"
 
 
+@calm
 @given(st.lists(st.integers(0, 0xFFFFFFFF), max_size=6), st.sampled_from(["Fatal", "Nonfatal"]), st.integers(144, 150))
 def test_a_link_report_without_a_row_is_unknown_and_isolated_when_fatal(words, severity, code):
     text = " ".join(f"0x{word:08x}" for word in words)
@@ -116,6 +126,7 @@ def test_a_link_report_without_a_row_is_unknown_and_isolated_when_fatal(words, s
     assert document["quarantine"] == ("node" if severity == "Fatal" else "none")
 
 
+@calm
 @given(st.text(max_size=300))
 def test_one_line_gives_the_same_events_twice(text):
     assert events_of(text) == events_of(text)
