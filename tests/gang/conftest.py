@@ -1,4 +1,4 @@
-"""Gangs of real processes: a backend on a fresh store, and a tiny trainer that commits through the store's own doors."""
+"""Gangs of real processes: a backend on a fresh store, and a tiny trainer that commits as the training client does."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
 from rerail.plugins.checkpoint.attempts import create_run
 from rerail.plugins.checkpoint.open import open_run
 from rerail.plugins.checkpoint.store import RunStore
@@ -21,7 +22,7 @@ from rerail.policies.documents import RunDoc
 from rerail.policies.supervisor.state import GangSpec, PodSpec
 
 RUN = "run"
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 
 # Trains by counting. Rank 0 commits the count, like the training client would, every few steps and at the end; the
 # others wait for its file. Ends as `plan.json` says for "<attempt>.<rank>": [step, exit code or -signal].
@@ -61,9 +62,11 @@ def save(reason):
     write_part(run, attempt=attempt, step=step, save_id=save_id, rank=0,
         blobs=[Blob("count.bin", "model", 8, (step.to_bytes(8, "big"),))], values={"step": step},
         absent={part: "it only counts" for part in PARTS if part not in ("model", "step")},
-        snapshot=Snapshot(rank=0, at_s=time.time(), node=os.environ["RERAIL_NODE"]), state_digest=None, writer=start.writer)
-    commit(run, attempt=attempt, step=step, save_id=save_id, world_size=1, reason=reason, layout=Layout(world_size=world),
-        certificate=certificate_ref(certificate), writer=start.writer, deadline_s=5.0)
+        snapshot=Snapshot(rank=0, at_s=time.time(), node=os.environ["RERAIL_NODE"]), state_digest=None,
+        writer=start.writer)
+    commit(run, attempt=attempt, step=step, save_id=save_id, world_size=1, reason=reason,
+        layout=Layout(world_size=world), certificate=certificate_ref(certificate), writer=start.writer,
+        deadline_s=5.0)
 
 def together(step):
     # Like a collective: nobody is more than a step ahead, and a dead rank leaves the others waiting.
@@ -151,7 +154,7 @@ class World:
         return {
             "PATH": os.environ["PATH"],
             "RERAIL_STORE": self.store,
-            "RERAIL_HOLD_S": "10",
+            "RERAIL_HOLD_S": "60",
             "RERAIL_POLL_S": "0.05",
             "RERAIL_KILL_GRACE_S": "0.2",
             "TEST_WORLD": self.mark,

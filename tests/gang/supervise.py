@@ -107,18 +107,23 @@ def main() -> int:
     nodes = LocalNodes(given.root / "nodes", used=backend.used)
     for number in range(given.nodes):
         nodes.add(f"n{number + 1}", 1)
-    policy = DRILL_POLICY.model_copy(update={"poll_s": 0.05, **json.loads(given.policy)})
+    policy = DRILL_POLICY.model_copy(update={"poll_s": 0.05, "hang_after_s": 60.0, **json.loads(given.policy)})
+
+    def say(line: str) -> None:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
     supervisor = Supervisor(
         RunStore("run", control=control, shards=control),
         2,
         stops.around(backend),
         stops.around(nodes),
         policy,
-        on_event=lambda entry: print(f"{entry.number} {entry.state.phase}: {entry.note}", flush=True),
-        log=lambda line: print(f"log: {line}", flush=True),
+        on_event=lambda entry: say(f"{entry.number} {entry.state.phase}: {entry.note}"),
+        log=lambda line: say(f"log: {line}"),
     )
     state = supervisor.drive()
-    print(f"end {state.phase} {state.reason}", flush=True)
+    say(f"end {state.phase} {state.reason}")
     return 0 if state.phase == "done" else 1
 
 

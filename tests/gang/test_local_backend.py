@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+
 from rerail.plugins.checkpoint.attempts import open_attempt
 from rerail.plugins.gang.ports import GangBackend
 from rerail.plugins.trainer import farewell, processes

@@ -3,6 +3,7 @@ import json
 import threading
 
 import pytest
+
 from rerail.plugins.gang.ports import Nodes
 from rerail.plugins.nodes.local import LocalNodes
 from rerail.policies.errors import NotFoundError, TransientError, UsageError

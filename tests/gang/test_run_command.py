@@ -30,7 +30,7 @@ def rerail(world):
         )
 
         def end():
-            code = process.wait(timeout=60)
+            code = process.wait(timeout=120)
             text = out.read_text()
             return code, json.loads(text) if text else None, err.read_text()
 

@@ -12,7 +12,7 @@ from rerail.policies.supervisor.state import Suspicion
 from rerail.policies.supervisor.suspicion import doubt
 
 
-def end_of(supervisor, world, name="a", within_s=40.0):
+def end_of(supervisor, world, name="a", within_s=120.0):
     code = supervisor.wait(timeout=within_s)
     return code, world.said(name)
 

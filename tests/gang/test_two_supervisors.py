@@ -7,9 +7,11 @@ All boundaries where CI=true, else a sample of them, spread over the run.
 import os
 import re
 import signal
+import sys
 import time
 
 import pytest
+
 from rerail.plugins.checkpoint.commit import read_manifest
 from rerail.plugins.gang.ledger import all_decisions
 from rerail.plugins.trainer import processes
@@ -43,7 +45,7 @@ def cases(make_world, part):
             world.plan(PLAN)
             record = world.root / "boundaries"
             supervisor = world.supervise("--record", str(record), policy=policy)
-            assert supervisor.wait(timeout=60) == 0, world.said()
+            assert supervisor.wait(timeout=120) == 0, world.said()
             _recorded[how] = [name for name in record.read_text().splitlines() if WORTH.match(name)]
     every = [
         (how, resumes, name)
@@ -52,6 +54,10 @@ def cases(make_world, part):
         for resumes in ("at-the-end", "in-the-middle")
     ]
     return every[part::PARTS]
+
+
+def say(line):
+    sys.stdout.write(line + "\n")
 
 
 def stopped(supervisor):
@@ -75,27 +81,29 @@ def judge(world, said):
     assert world.left() == [], "something is left running"
 
 
+def one_case(world, wait_for, how, resumes, name):
+    world.create()
+    world.plan(PLAN)
+    first = world.supervise("--stop-at", name, policy=POLICIES[how])
+    wait_for(lambda: stopped(first))
+    second = world.supervise(name="b", policy=POLICIES[how])
+    if resumes == "in-the-middle":
+        before = len(world.decisions())
+        wait_for(lambda: len(world.decisions()) >= before + 2 or second.poll() is not None)
+        first.send_signal(signal.SIGCONT)
+    code = second.wait(timeout=120)
+    first.send_signal(signal.SIGCONT)
+    first_code = first.wait(timeout=120)
+    said = f"stopped {name}\n--- first\n{world.said()}\n--- second\n{world.said('b')}"
+    assert (code, first_code) == (0, 0), said
+    judge(world, said)
+
+
 @pytest.mark.parametrize("part", range(PARTS if FULL else len(SAMPLE)))
 def test_stopped_anywhere_and_continued(make_world, wait_for, part):
     for how, resumes, name in cases(make_world, part):
-        print(f"{how}: stopped {name}, continued {resumes}{'' if FULL else ' (a sample; all with CI=true)'}")
-        policy = POLICIES[how]
-        world = make_world()
-        world.create()
-        world.plan(PLAN)
-        first = world.supervise("--stop-at", name, policy=policy)
-        wait_for(lambda first=first: stopped(first))
-        second = world.supervise(name="b", policy=policy)
-        if resumes == "in-the-middle":
-            before = len(world.decisions())
-            wait_for(lambda: len(world.decisions()) >= before + 2 or second.poll() is not None)
-            first.send_signal(signal.SIGCONT)
-        code = second.wait(timeout=60)
-        first.send_signal(signal.SIGCONT)
-        first_code = first.wait(timeout=60)
-        said = f"stopped {name}\n--- first\n{world.said()}\n--- second\n{world.said('b')}"
-        assert (code, first_code) == (0, 0), said
-        judge(world, said)
+        say(f"{how}: stopped {name}, continued {resumes}{'' if FULL else ' (a sample; all with CI=true)'}")
+        one_case(make_world(), wait_for, how, resumes, name)
 
 
 @pytest.mark.parametrize("how", list(POLICIES))
@@ -104,7 +112,7 @@ def test_two_at_once_from_the_first_moment(make_world, how):
     world.create()
     world.plan(PLAN)
     both = [world.supervise(name=name, policy=POLICIES[how]) for name in ("a", "b")]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     codes = [supervisor.wait(timeout=deadline - time.monotonic()) for supervisor in both]
     said = f"{world.said()}\n---\n{world.said('b')}"
     assert codes == [0, 0], said

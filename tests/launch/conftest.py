@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
 from rerail.plugins.checkpoint.attempts import create_run, seal_attempt, start_attempt
 from rerail.plugins.checkpoint.notes import read_reports
 from rerail.plugins.checkpoint.open import open_run
@@ -20,7 +21,7 @@ from rerail.plugins.trainer import processes
 from rerail.policies.documents import Rendezvous, Report, RunDoc, Seal, Start
 
 RUN = "run"
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 # A rank that says where it is, starts a helper of its own, and ends as its plan for this attempt and rank tells.
 RANK = """
@@ -148,7 +149,7 @@ class Launches:
             "RERAIL_LOCAL_RANKS": str(ranks),
             "WORLD_SIZE": str(ranks),
             "RERAIL_TERMINATION_LOG": str(folder / "farewell.json"),
-            "RERAIL_HOLD_S": "15",
+            "RERAIL_HOLD_S": "60",
             "RERAIL_POLL_S": "0.05",
             "RERAIL_KILL_GRACE_S": "0.3",
             "TEST_LAUNCH": str(folder),
@@ -196,7 +197,7 @@ def orders(tmp_path: Path) -> Orders:
 
 @pytest.fixture
 def launches(tmp_path: Path, orders: Orders) -> Iterator[Launches]:
-    made = Launches(tmp_path, f"file://{tmp_path / 'store'}")
+    made = Launches(tmp_path, orders.run.shards.url.removesuffix(f"/{RUN}"))
     yield made
     made.end()
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from rerail.plugins.trainer import farewell
 from rerail.plugins.trainer.launch import exit_code_of
 from rerail.plugins.trainer.processes import stat_of
@@ -146,7 +147,7 @@ def test_a_late_launch_of_an_older_gang_leaves_with_86_without_starting_anything
 def test_a_launch_that_comes_before_its_seal_waits(launches, orders, wait_for):
     orders.open(1, "run-a1")
     pod = launches(gang="run-a2", plan={"2.0": [], "2.1": []})
-    wait_for(lambda: pod.log.exists())
+    wait_for(pod.log.exists)
     orders.open(2, "run-a2")
     assert pod.code() == 0
 
@@ -168,7 +169,7 @@ def test_rank_output_goes_to_a_file_per_attempt_and_rank(launches, orders, tmp_p
     assert (tmp_path / "logs/1/1.log").read_text() == "rank 1.1 is up\n"
 
 
-def test_a_command_that_does_not_exist_is_127_and_reported(launches, orders, wait_for):
+def test_a_command_that_does_not_exist_is_127_and_reported(launches, orders):
     orders.open(1, "run-a1")
     pod = launches(command=["/no/such/command"], environment={"RERAIL_HOLD_S": "0.3"})
     assert pod.code() == 127
