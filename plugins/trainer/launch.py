@@ -177,6 +177,10 @@ class Launch:
                 if self.clock() >= deadline:
                     return
                 time.sleep(min(0.2, self.settings.poll_s))
+            except errors.RerailError as error:
+                # Ranks do not end because nobody may be told about them.
+                self.log(f"report dropped: {error}")
+                self._unsent.pop(0)
             else:
                 self._unsent.pop(0)
 
@@ -208,7 +212,7 @@ class Launch:
             return Wait()
         try:
             order = newest_order(self.run, self.settings.gang, done=self.attempt or 0, prepared=self._prepared)
-        except (errors.TransientError, errors.NotFoundError) as error:
+        except errors.RerailError as error:
             self.log(f"no orders: {error}")
             order = Wait()
         self._send_reports()

@@ -107,7 +107,9 @@ def main() -> int:
     nodes = LocalNodes(given.root / "nodes", used=backend.used)
     for number in range(given.nodes):
         nodes.add(f"n{number + 1}", 1)
-    policy = DRILL_POLICY.model_copy(update={"poll_s": 0.05, "hang_after_s": 60.0, **json.loads(given.policy)})
+    policy = DRILL_POLICY.model_copy(
+        update={"poll_s": 0.05, "hang_after_s": 60.0, "prepare_s": 60.0, **json.loads(given.policy)}
+    )
 
     def say(line: str) -> None:
         sys.stdout.write(line + "\n")

@@ -257,3 +257,13 @@ def test_sigint_is_forwarded_as_it_is(launches, orders):
     os.kill(pod.process.pid, signal.SIGINT)
     assert pod.code() == 85
     assert Path(pod.folder / "1.0.term").exists()
+
+
+def test_an_order_that_cannot_be_read_ends_no_training(launches, orders, wait_for, tmp_path):
+    orders.open(1, "run-a1")
+    pod = launches(plan={"1.0": ["hang"], "1.1": ["hang"]})
+    pod.up(1, 0), pod.up(1, 1)
+    (tmp_path / "store/run/commits/999997.0.seal.json").write_text("{")
+    wait_for(lambda: "no orders" in pod.log.read_text())
+    pod.go(1, 0), pod.go(1, 1)
+    assert pod.code() == 0
