@@ -99,7 +99,7 @@ def start_weed(folder: Path, log: int) -> tuple[subprocess.Popen[bytes], int]:
         f"-filer.localSocket={folder / 'filer.sock'}",
         "-master.telemetry=false",
         "-master.volumeSizeLimitMB=64",
-        "-volume.max=100",
+        "-volume.max=400",
         "-volume.preStopSeconds=0",
         *flags,
     ]

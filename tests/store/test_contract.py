@@ -136,7 +136,7 @@ def test_below_is_the_same_storage(store):
     assert store.below("run-1").url == f"{store.url}/run-1"
 
 
-@pytest.mark.parametrize("size", [1, 1000, MIB, 40 * MIB + 12345])
+@pytest.mark.parametrize("size", [1, 1000, MIB, 18 * MIB + 12345])
 def test_upload_and_download_measure_on_the_way(store, size):
     data = os.urandom(size)
     third = size // 3
@@ -149,7 +149,7 @@ def test_upload_and_download_measure_on_the_way(store, size):
 
 
 def test_upload_of_many_odd_pieces_made_on_the_fly(store):
-    size = 33 * MIB
+    size = 18 * MIB
     data = os.urandom(size)
     step = 1_234_567
     found = store.upload("shards/w", (data[at : at + step] for at in range(0, size, step)), size=size)
@@ -159,7 +159,7 @@ def test_upload_of_many_odd_pieces_made_on_the_fly(store):
     assert into == data
 
 
-@pytest.mark.parametrize("size", [10, 40 * MIB])
+@pytest.mark.parametrize("size", [10, 18 * MIB])
 @pytest.mark.parametrize("off", [-1, 1])
 def test_upload_of_a_wrong_size_leaves_nothing(store, size, off):
     with pytest.raises(UsageError, match=str(size + off)):
@@ -167,7 +167,7 @@ def test_upload_of_a_wrong_size_leaves_nothing(store, size, off):
     assert store.page("").entries == ()
 
 
-@pytest.mark.parametrize("size", [10, 40 * MIB])
+@pytest.mark.parametrize("size", [10, 18 * MIB])
 @pytest.mark.parametrize("off", [-1, 1])
 def test_download_of_a_wrong_size_is_damage(store, size, off):
     store.upload("shards/w", [bytes(size)], size=size)
@@ -177,7 +177,7 @@ def test_download_of_a_wrong_size_is_damage(store, size, off):
 
 def test_download_of_nothing(store):
     with pytest.raises(NotFoundError, match="shards/w"):
-        store.download("shards/w", memoryview(bytearray(40 * MIB)))
+        store.download("shards/w", memoryview(bytearray(18 * MIB)))
 
 
 def test_delete_is_idempotent_and_of_many(store):
