@@ -109,8 +109,10 @@ class FolderLab:
         self._judged: dict[tuple[object, ...], list[str]] = {}
         self.template = self.scratch / "template"
         self.template.mkdir(parents=True)
-        recorder = self.recorder(self.template)
-        self.operation.prepare(self._process(self.template, "history", recorder, self._base_acks.append))
+        recorder = Recorder(self.template)  # what is broken is only the operation, or every point would show it
+        process = Process(folder_store(self.template, "old", recorder), "history", self.world_size)
+        process.ack = self._base_acks.append
+        self.operation.prepare(process)
         self._base = recorder.events
         self._record()
 
@@ -262,6 +264,7 @@ class BucketLab:
     proxied: Any
     proxy: Any
     make_store: Callable[[Any], Store]
+    prepared: dict[Callable[[Process], Any], tuple[dict[str, bytes], list[Ack]]]
     code: Code = OURS
     trust: Callable[[Store], Store] = lambda store: store
     world_size: int = 1
@@ -272,15 +275,16 @@ class BucketLab:
 
     def __post_init__(self) -> None:
         self._number = itertools.count()
-        self._base_acks: list[Ack] = []
         self._before: Callable[[], None] = lambda: None
         self._there = self.make_store(self.direct)
         self._through = self.make_store(self.proxied)
         self.proxied.meta.events.register("before-send.s3", self._sending, unique_id="crash")
-        template = self.prefix()
-        # prepared through the proxied client as well, so that a broken server is one from the beginning
-        self.operation.prepare(self._process(self._through, template, "history", self._base_acks.append))
-        self.template = self.read(template)
+        if self.operation.prepare not in self.prepared:
+            template, acks = self.prefix(), list[Ack]()
+            process = Process(self._there.below(template), "history", self.world_size, acks.append)
+            self.operation.prepare(process)
+            self.prepared[self.operation.prepare] = self.read(template), acks
+        self.template, self._base_acks = self.prepared[self.operation.prepare]
         self.proxy.requests.clear()
         self.sent.clear()
         prefix = self.plant(self.template)

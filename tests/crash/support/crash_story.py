@@ -13,7 +13,7 @@ from rerail.plugins.checkpoint.attempts import create_run, newest_opening, open_
 from rerail.plugins.checkpoint.commit import Blob, commit, confirm, write_part
 from rerail.plugins.checkpoint.manifests import read_manifest
 from rerail.plugins.checkpoint.notes import certificate_ref, create_certificate, mark_commit, read_marks
-from rerail.plugins.checkpoint.resolve import read_start, resolve
+from rerail.plugins.checkpoint.resolve import Resolution, read_start, resolve
 from rerail.plugins.checkpoint.retention import collect
 from rerail.plugins.checkpoint.store import RunStore, Store, all_entries
 from rerail.plugins.checkpoint.verify import verify
@@ -55,6 +55,7 @@ class Code:
 
     open_attempt: Callable[..., Start] = open_attempt
     commit: Callable[..., Manifest] = commit
+    confirm: Callable[..., Manifest] = confirm
     shards: Callable[[Store], Store] = lambda store: store
     after_commit: Callable[[Store], None] = lambda _: None
 
@@ -177,7 +178,7 @@ class Process:
         self.ack(Ack("commit", keys.manifest(attempt, step), attempt=attempt, step=step, save_id=save_id))
 
     def confirm(self, attempt: int, step: int, save_id: str) -> None:
-        confirm(self.run, attempt=attempt, step=step, save_id=save_id, deadline_s=0.0, clock=lambda: 0.0)
+        self.code.confirm(self.run, attempt=attempt, step=step, save_id=save_id, deadline_s=0.0, clock=lambda: 0.0)
         self._committed(attempt, step, save_id)
 
     def save(self, attempt: int, step: int, *, incremental: bool = False) -> None:
@@ -324,25 +325,37 @@ class _Judge:
     process: Process
     operation: Operation
     told: list[Ack]
+    read: set[Ack] = field(default_factory=set)
+    committed: set[tuple[int, int]] = field(default_factory=set)
 
     def all_wrong(self) -> list[str]:
         may_go: set[tuple[int, int]] = {(1, 10), (2, 30)} if self.operation.collects else set()
-        wrong = self._held("after the crash", may_go)
-        if wrong:
-            return wrong
+        wrong = self._held(may_go) + self._whole(may_go)
+        found = None if wrong else resolve(self.process.run, known=True)
+        wrong += self._resolved(found, may_go) if found else []
+        if wrong or not found:
+            return [f"after the crash: {text}" for text in wrong]
         if self.operation.again:
             self.operation.act(self.process)
+            found = resolve(self.process.run)
         if self.operation.collects:  # by then a rival's start or commit may protect others
             start = read_start(self.process.run, newest_opening(self.process.run).started or 1)
             named = {(ack.attempt, ack.step) for ack in self._commits(set())}
             may_go = named - {max(named), (start.load.attempt, start.load.step) if start.load else (0, 0)}
-        return self._go_on() or self._held("after the next commit", may_go)
+        wrong, step = self._go_on(found)
+        wrong += self._held(may_go) + self._whole(may_go, None if self.operation.collects else step)
+        return [f"after the next commit: {text}" for text in wrong]
+
+    def _begun(self) -> bool:
+        """Whether somebody was told that the run exists."""
+        return any(ack.key == keys.RUN for ack in self.told)
 
     def _commits(self, may_go: set[tuple[int, int]]) -> list[Ack]:
         found = [ack for ack in self.told if ack.kind == "commit"]
         return [ack for ack in found if (ack.attempt, ack.step) not in may_go]
 
-    def _held(self, when: str, may_go: set[tuple[int, int]]) -> list[str]:
+    def _held(self, may_go: set[tuple[int, int]]) -> list[str]:
+        """Acknowledged documents that are gone, or are others now."""
         run, wrong = self.process.run, []
         there = {entry.key for entry in all_entries(run.control, "")}
         wrong += [f"{key} is not a key of ours" for key in there if ".rerail-" in key]
@@ -351,18 +364,26 @@ class _Judge:
                 continue
             if ack.key not in there:
                 wrong.append(f"{ack.key} was acknowledged and is gone")
-            elif ack.digest and digest_of(run.control.get(ack.key)) != ack.digest:
+            elif ack.digest and ack not in self.read and digest_of(run.control.get(ack.key)) != ack.digest:
                 wrong.append(f"{ack.key} was acknowledged and is another one now")
-        # Nothing here damages storage, so every manifest that anybody can see has to be whole.
-        verdicts = {(verdict.attempt, verdict.step): verdict for verdict in verify(run)}
+            self.read.add(ack)
+        return wrong
+
+    def _whole(self, may_go: set[tuple[int, int]], step: int | None = None) -> list[str]:
+        """Manifests that are torn, gone, or of another save. Nothing here damages storage, so all have to be whole."""
+        wrong = []
+        verdicts = {(one.attempt, one.step): one for one in verify(self.process.run, None if step is None else [step])}
         for name, verdict in verdicts.items():
             wrong += [f"torn: {name[0]}.{name[1]}: {problem}" for problem in verdict.problems]
         for ack in self._commits(may_go):
+            if step is not None and ack.step != step:
+                continue
             if (ack.attempt, ack.step) not in verdicts:
                 wrong.append(f"commit {ack.attempt}.{ack.step} was acknowledged and is gone")
             elif verdicts[ack.attempt, ack.step].ok:
                 wrong += self._other_bytes(ack)
-        return [f"{when}: {text}" for text in wrong + self._resolved(verdicts, may_go)]
+        self.committed |= verdicts.keys()
+        return wrong
 
     def _collected(self, key: str, may_go: set[tuple[int, int]]) -> bool:
         save = keys.parse_shard(key)
@@ -379,49 +400,45 @@ class _Judge:
                 return [f"commit {ack.attempt}.{ack.step} of save {ack.save_id} holds the bytes of another save"]
         return []
 
-    def _resolved(self, verdicts: Mapping[tuple[int, int], Any], may_go: set[tuple[int, int]]) -> list[str]:
+    def _resolved(self, found: Resolution, may_go: set[tuple[int, int]]) -> list[str]:
+        """What is wrong with a resolution: fresh or blocked for no reason, older than what was told, or not committed."""
         run = self.process.run
-        began = any(ack.kind == "commit" for ack in self.told)
-        if not any(ack.key == keys.RUN for ack in self.told):
+        if not self._begun() and found.decision == "blocked":
             try:
                 read_run(run)
             except NotFoundError:
-                found = resolve(run, known=True)
-                return (
-                    [] if found.decision == "blocked" else [f"resolve says {found.decision} of a run that is not there"]
-                )
-        found = resolve(run)
-        marked = {(mark.attempt, mark.step) for mark in read_marks(run) if mark.kind != "pin"}
-        good = [(ack.attempt, ack.step) for ack in self._commits(may_go) if (ack.attempt, ack.step) not in marked]
-        if not began:
+                return []
+        good = self._commits(may_go)
+        marked = {(mark.attempt, mark.step) for mark in read_marks(run) if mark.kind != "pin"} if good else set()
+        names = {(ack.attempt, ack.step) for ack in good} - marked
+        if not names:
             return [] if found.decision == "fresh" else [f"resolve says {found.decision} before any commit"]
         if found.decision != "resume" or found.attempt is None or found.step is None:
-            return [f"resolve says {found.decision} although {max(good)} was acknowledged: {found.reason}"]
+            return [f"resolve says {found.decision} although {max(names)} was acknowledged: {found.reason}"]
         name = (found.attempt, found.step)
-        wrong = []
-        if name < max(good):
-            wrong.append(f"resolve says {name}, older than {max(good)}, which was acknowledged")
-        if name not in verdicts or name in marked:
-            wrong.append(f"resolve says {name}, which is marked or was never committed")
-        return wrong
+        if name < max(names):
+            return [f"resolve says {name}, older than {max(names)}, which was acknowledged"]
+        if name not in self.committed or name in marked:
+            return [f"resolve says {name}, which is marked or was never committed"]
+        return []
 
-    def _go_on(self) -> list[str]:
-        """What the supervisor does next: the next attempt, and in it the next commit."""
+    def _go_on(self, before: Resolution) -> tuple[list[str], int]:
+        """What the supervisor does next: the next attempt, and in it the next commit, whose step this returns."""
         process, run = self.process, self.process.run
         opening = newest_opening(run)
         attempt = opening.sealed or 1
         if opening.sealed is not None and opening.started == opening.sealed:
             attempt += 1
-        before = resolve(run)
         start = process.open(attempt)
         loaded = (start.load.attempt, start.load.step) if start.load else None
         expected = (before.attempt, before.step) if before.decision == "resume" else None
-        if loaded != expected or start != read_start(run, attempt):
-            return [f"attempt {attempt} loads {loaded}, but {expected} was resolved"]
+        wrong = [] if loaded == expected else [f"attempt {attempt} loads {loaded}, but {expected} was resolved"]
         process.certify(attempt)
         step = (before.step or 0) + 10
         process.save(attempt, step)
         after = resolve(run)
         if (after.decision, after.attempt, after.step) != ("resume", attempt, step):
-            return [f"after the commit {attempt}.{step}, resolve says {after.decision} {after.attempt}.{after.step}"]
-        return []
+            wrong.append(
+                f"after the commit {attempt}.{step}, resolve says {after.decision} {after.attempt}.{after.step}"
+            )
+        return wrong, step
