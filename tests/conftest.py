@@ -114,40 +114,46 @@ def start_weed(folder: Path, log: int) -> tuple[subprocess.Popen[bytes], int]:
     return server, ports[3]
 
 
-@pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A SeaweedFS of this test process (with xdist: of this worker), killed at the end, and by the kernel if we die."""
+def answers(server: S3Server, process: subprocess.Popen[bytes]) -> bool:
+    """Wait until the server takes a document; False if it ended (another process took one of its ports)."""
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
 
-    folder = tmp_path_factory.mktemp("weed")
-    with (folder / "log").open("wb") as log:
-        process, port = start_weed(folder, log.fileno())
-        try:
-            found = S3Server(f"http://127.0.0.1:{port}", BUCKET, ACCESS, SECRET)
-            once = Config(retries={"total_max_attempts": 1}, connect_timeout=2, read_timeout=5, proxies={})
-            client = boto3.session.Session(ACCESS, SECRET, region_name="us-east-1").client(
-                "s3", endpoint_url=found.endpoint, config=once
-            )
-            deadline = time.monotonic() + SERVER_DEADLINE_S
-            while True:
-                try:
-                    with suppress(client.exceptions.BucketAlreadyExists, client.exceptions.BucketAlreadyOwnedByYou):
-                        client.create_bucket(Bucket=BUCKET)
-                    client.put_object(Bucket=BUCKET, Key="ready", Body=b"ready")
-                    break
-                except (BotoCoreError, ClientError):
-                    if process.poll() is not None or time.monotonic() > deadline:
-                        pytest.fail(f"the S3 server did not start:\n{(folder / 'log').read_text()[-3000:]}")
-                    time.sleep(0.05)
-            client.delete_object(Bucket=BUCKET, Key="ready")
-            client.close()
-            yield found
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    once = Config(retries={"total_max_attempts": 1}, connect_timeout=2, read_timeout=5, proxies={})
+    session = boto3.session.Session(server.access, server.secret, region_name="us-east-1")
+    with closing(session.client("s3", endpoint_url=server.endpoint, config=once)) as client:
+        deadline = time.monotonic() + SERVER_DEADLINE_S
+        while process.poll() is None and time.monotonic() < deadline:
+            try:
+                with suppress(client.exceptions.BucketAlreadyExists, client.exceptions.BucketAlreadyOwnedByYou):
+                    client.create_bucket(Bucket=server.bucket)
+                client.put_object(Bucket=server.bucket, Key="ready", Body=b"ready")
+                client.delete_object(Bucket=server.bucket, Key="ready")
+            except (BotoCoreError, ClientError):
+                time.sleep(0.05)
+            else:
+                return True
+    return False
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A SeaweedFS of this test process (with xdist: of this worker), killed at the end, and by the kernel if we die."""
+    for _ in range(3):
+        folder = tmp_path_factory.mktemp("weed")
+        with (folder / "log").open("wb") as log:
+            process, port = start_weed(folder, log.fileno())
+            try:
+                server = S3Server(f"http://127.0.0.1:{port}", BUCKET, ACCESS, SECRET)
+                if answers(server, process):
+                    yield server
+                    return
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    pytest.fail(f"the S3 server did not start:\n{(folder / 'log').read_text()[-3000:]}")
 
 
 @pytest.fixture
