@@ -13,7 +13,7 @@ from rerail.plugins.checkpoint.attempts import read_run, seal_attempt, start_att
 from rerail.plugins.checkpoint.notes import add_request
 from rerail.plugins.checkpoint.store import RunStore
 from rerail.plugins.gang import ledger
-from rerail.plugins.gang.ports import Clock, GangBackend, Nodes
+from rerail.plugins.gang.ports import Clock, GangBackend, Guard, Nodes
 from rerail.plugins.gang.watch import Watch
 from rerail.plugins.trainer.orders import gang_number
 from rerail.policies.documents import Seal
@@ -57,6 +57,7 @@ class Supervisor:
         run: The run's stores.
         world_size: Ranks of the run, for its first decision.
         on_event: Called once for each decision that this supervisor sees, own or other's, oldest first.
+        guard: Bounds restarts and fenced nodes of all runs that share it.
         log: Takes one line about anything that went wrong and is tried again.
         decide: The machine; replaced in tests only.
     """
@@ -67,6 +68,7 @@ class Supervisor:
     nodes: Nodes
     policy: RecoveryPolicy
     clock: Clock = field(default_factory=Clock)
+    guard: Guard | None = None
     on_event: Callable[[LedgerEntry], None] = lambda _entry: None
     log: Callable[[str], None] = lambda _line: None
     decide: Advance = advance
@@ -77,7 +79,7 @@ class Supervisor:
     _unreachable_since_s: float | None = None
 
     def __post_init__(self) -> None:
-        self._watch = Watch(self.run, self.backend, self.nodes, self.clock)
+        self._watch = Watch(self.run, self.backend, self.nodes, self.clock, self.guard)
 
     def ask_stop(self, reason: str) -> None:
         """Ask for the run's end: the gang is ended with its grace, and the run stops with ``reason``."""
@@ -249,6 +251,14 @@ class Supervisor:
         return True
 
     def _mark(self, effect: MarkNode) -> None:
+        """Fence the node for everybody, if the guard agrees; this run keeps away from it in any case."""
+        if self.guard is not None:
+            views = self.nodes.views() or ()
+            fenced = sum(not view.usable for view in views if view.name != effect.node)
+            hold = self.guard.ask_quarantine(effect.node, effect.incident, nodes=len(views), fenced=fenced)
+            if hold:
+                self.log(f"mark-node {effect.node}: {hold}")
+                return
         try:
             self.nodes.mark(effect.node, effect.incident, effect.reason)
         except NotFoundError as error:

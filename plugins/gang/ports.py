@@ -67,6 +67,19 @@ class Nodes(Protocol):
         ...
 
 
+@runtime_checkable
+class Guard(Protocol):
+    """Tokens that all runs of one machine or cluster share. ``TransientError`` means no answer, and that means hold."""
+
+    def ask_submission(self, run: str, attempt: int) -> str:
+        """Ask to submit the gang of an attempt; the reason to hold, or an empty string. Once per attempt."""
+        ...
+
+    def ask_quarantine(self, node: str, incident: str, *, nodes: int, fenced: int) -> str:
+        """Ask to fence a node for everybody; the reason to hold, or an empty string. Once per incident."""
+        ...
+
+
 class NoNodes:
     """Where there is nothing to place on or to mark: a cluster does it, or one plain machine."""
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from rerail.plugins.checkpoint.attempts import read_start
 from rerail.plugins.checkpoint.notes import read_heartbeat, read_reports
 from rerail.plugins.checkpoint.store import RunStore
-from rerail.plugins.gang.ports import Clock, GangBackend, Nodes
+from rerail.plugins.gang.ports import Clock, GangBackend, Guard, Nodes
 from rerail.policies import keys
 from rerail.policies.documents import Heartbeat, RankExit, Start
 from rerail.policies.errors import DamagedError, NotFoundError, TransientError
@@ -34,6 +34,7 @@ class Watch:
 
     Attributes:
         blocked: Why the start of the state's attempt could not be written, as the executor met it.
+        guard: Bounds restarts and fenced nodes of all runs together; None where nothing is shared.
         stop_asked: A person asked for the run's end, with the reason; empty otherwise.
     """
 
@@ -41,6 +42,7 @@ class Watch:
     backend: GangBackend
     nodes: Nodes
     clock: Clock
+    guard: Guard | None = None
     blocked: Blocked | None = None
     stop_asked: str = ""
     _starts: dict[int, Start] = field(default_factory=dict)
@@ -100,8 +102,18 @@ class Watch:
             blocked=self.blocked,
             signals=self._signals(),
             nodes=self._nodes(),
+            hold=self._hold(state, gang),
             stop_asked=self.stop_asked,
         )
+
+    def _hold(self, state: RunState, gang: GangView | None) -> str:
+        """Ask the guard only where the next gang could start now: a token is a permission to start, not a wish."""
+        if self.guard is None or state.phase not in ("ending", "waiting") or (gang is not None and gang.alive):
+            return ""
+        try:
+            return self.guard.ask_submission(state.run, state.attempt + 1 if state.attempts else state.attempt)
+        except TransientError as error:
+            return f"the guard does not answer: {error}"
 
     def _gang(self, state: RunState) -> GangView | None:
         if state.gang is None:

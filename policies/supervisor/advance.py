@@ -20,7 +20,7 @@ from rerail.policies.supervisor.effects import (
     StartAttempt,
     SubmitGang,
 )
-from rerail.policies.supervisor.judge import Judgement, judge
+from rerail.policies.supervisor.judge import Judgement, judge, judge_meanwhile, sick_bystanders
 from rerail.policies.supervisor.observations import NodeView, Now, Observations
 from rerail.policies.supervisor.placement import place
 from rerail.policies.supervisor.state import GangSpec, Phase, RunState
@@ -66,6 +66,10 @@ def advance(state: RunState, seen: Observations, policy: RecoveryPolicy, now: No
         return None
     if seen.stop_asked and state.phase != "ending":
         return _stop_on_request(state, seen, policy, now)
+    if state.phase in ("running", "waiting"):
+        kept_away = _bystanders(state, seen, now)
+        if kept_away is not None:
+            return kept_away
     match state.phase:
         case "opening":
             return _opening(state, seen, policy, now)
@@ -79,6 +83,21 @@ def advance(state: RunState, seen: Observations, policy: RecoveryPolicy, now: No
             return _ending(state, seen, policy, now)
         case _:
             return _waiting(state, seen, policy, now)
+
+
+def _bystanders(state: RunState, seen: Observations, now: Now) -> Decision | None:
+    """Mark sick nodes that the gang does not use; a waiting run needs no room on them, a running one may later."""
+    sick = sick_bystanders(state, seen, now_s=now.wall_s)
+    if not sick:
+        return None
+    marks: list[Effect] = []
+    for found in sick:
+        state = records.bystander(state, seen, found.node, f"{found.class_} while it was not in use")
+        marks.append(MarkNode(node=found.node, incident=f"{found.node}-{found.class_}", reason=found.class_))
+    if state.phase == "running" and state.gang is not None:
+        marks.append(SubmitGang(gang=state.gang.name))
+    names = ", ".join(found.node for found in sick)
+    return Decision(state=state, effects=tuple(marks), note=f"keeping away from {names}: {sick[0].class_}")
 
 
 def _enter(state: RunState, phase: Phase, **changes: object) -> RunState:
@@ -314,7 +333,7 @@ def _ending(state: RunState, seen: Observations, policy: RecoveryPolicy, now: No
         return None
     known = state
     marks: tuple[Effect, ...] = ()
-    more = judge(state, seen, policy, now_s=now.wall_s)
+    more = judge_meanwhile(state, seen, now_s=now.wall_s)
     if more is not None:
         known = records.rejudged(state, seen, more, policy, now=now)
         if more.exclude and more.node and more.node not in state.quarantined and known.incidents:
@@ -328,12 +347,31 @@ def _ending(state: RunState, seen: Observations, policy: RecoveryPolicy, now: No
         return _stopped(known, reason, now)
     delay_s = backoff_s(known, policy)
     opened = None
-    if delay_s == 0:
+    if delay_s == 0 and not seen.hold:
         opened = _open(known, nodes=seen.nodes, now=now, attempt=state.attempt + 1, how="new-gang")
     if opened is not None:
         return opened.model_copy(update={"effects": (*marks, *opened.effects)})
-    reason = f"back-off of {delay_s:g} s" if delay_s else _no_room(known, seen)
+    reason = f"back-off of {delay_s:g} s" if delay_s else seen.hold or _no_room(known, seen)
     return Decision(state=_enter(known, "waiting", reason=reason), effects=marks, note=f"waiting: {reason}")
+
+
+def _judged_to_the_end(
+    state: RunState, seen: Observations, policy: RecoveryPolicy, now: Now
+) -> tuple[RunState, Judgement | None, tuple[Effect, ...]]:
+    """Take all evidence that came while the gang ended: every sick node is marked before the next gang is placed."""
+    known = state
+    marks: tuple[Effect, ...] = ()
+    last: Judgement | None = None
+    while (more := judge(known, seen, policy, now_s=now.wall_s)) is not None:
+        last = more
+        before = known
+        known = records.rejudged(known, seen, more, policy, now=now)
+        if more.exclude and more.node and more.node not in before.quarantined:
+            mark = MarkNode(node=more.node, incident=known.incidents[-1].id, reason=more.class_name)
+            marks = (*marks, mark)
+        if known.seen_signals == before.seen_signals:
+            break
+    return known, last, marks
 
 
 def _why_not_again(
@@ -357,10 +395,12 @@ def _waiting(state: RunState, seen: Observations, policy: RecoveryPolicy, now: N
         return None
     first = not state.attempts
     attempt = state.attempt if first else state.attempt + 1
-    opened = _open(state, nodes=seen.nodes, now=now, attempt=attempt, how="fresh" if first else "new-gang")
+    opened = None
+    if not seen.hold:
+        opened = _open(state, nodes=seen.nodes, now=now, attempt=attempt, how="fresh" if first else "new-gang")
     if opened is not None:
         return opened
-    reason = _no_room(state, seen)
+    reason = seen.hold or _no_room(state, seen)
     if now.phase_s > policy.capacity_wait_s:
         return _stopped(state, f"{reason} for {policy.capacity_wait_s:g} s (policy capacity_wait_s)", now)
     if reason != state.reason:

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from rerail.policies import errors
-from rerail.policies.diagnosis import diagnose
+from rerail.policies.diagnosis import diagnose, diagnose_nodes
 from rerail.policies.documents import RankExit, Value
 from rerail.policies.endings import judge_ending
 from rerail.policies.faults import Diagnosis, FaultSignal
@@ -76,6 +76,23 @@ def news(state: RunState, seen: Observations) -> tuple[FaultSignal, ...]:
     )
 
 
+def sick_bystanders(state: RunState, seen: Observations, *, now_s: float) -> tuple[Diagnosis, ...]:
+    """Nodes outside the gang that new work has to be kept off, before the next attempt is placed on one of them."""
+    used = set(state.gang.nodes) if state.gang else set()
+    known = set(state.seen_signals)
+    others = tuple(
+        signal
+        for signal in seen.signals
+        if signal.node
+        and signal.node not in used
+        and signal.node not in state.quarantined
+        and signal_key(signal) not in known
+        and not signal.cleared
+    )
+    found = diagnose_nodes(others, now_s=now_s) if others else ()
+    return tuple(one for one in found if one.quarantine != "none" and one.node)
+
+
 def root_exit(exits: tuple[RankExit, ...]) -> RankExit | None:
     """The exit that the others follow from: an error of its own before a broken collective, then the lowest rank."""
 
@@ -100,6 +117,19 @@ def judge(state: RunState, seen: Observations, policy: RecoveryPolicy, *, now_s:
     if ended is not None:
         return ended
     return _of_resume(state, seen) or _of_silence(state, seen, policy)
+
+
+def judge_meanwhile(state: RunState, seen: Observations, *, now_s: float) -> Judgement | None:
+    """What is still to be learned while a gang is being ended; None if nothing.
+
+    Its processes end by our own signals now, so how they end says nothing: not that a node was lost, nor that somebody
+    asked them to leave. A device's signals speak, and errors that have a name.
+    """
+    diagnosis = _of_signals(news(state, seen), now_s=now_s)
+    if diagnosis is not None:
+        return diagnosis
+    found = _of_exits(state, seen)
+    return found if found is not None and found.sure and found.cause in ("application", "damage") else None
 
 
 def _of_resume(state: RunState, seen: Observations) -> Judgement | None:

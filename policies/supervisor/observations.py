@@ -81,6 +81,7 @@ class Observations(Value):
             new step, counted from when the attempt began to run.
         signals: Fault signals about any node, each with a key of its own.
         nodes: None where the scheduler places gangs (then capacity is its business).
+        hold: Why the guard across runs lets no further gang start now; empty while one may.
         stop_asked: A person or the owner asked for the run's end, with their reason.
     """
 
@@ -95,6 +96,7 @@ class Observations(Value):
     commit: CommitView | None = None
     signals: tuple[FaultSignal, ...] = ()
     nodes: tuple[NodeView, ...] | None = None
+    hold: str = ""
     stop_asked: str = ""
 
 

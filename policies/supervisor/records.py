@@ -92,7 +92,9 @@ def rejudged(state: RunState, seen: Observations, found: Judgement, policy: Reco
     if current is None or current.attempt != state.attempt:
         return incident(state, seen, found, policy, now=now)
     if _rank(found) <= _rank_of(current):
-        return _amend(state, **_snapshot(seen, state.attempt))
+        state = _amend(state, **_snapshot(seen, state.attempt))
+        second = found.exclude and found.node and found.node not in state.quarantined
+        return _consequences(state, seen, found, policy, charge=False) if second else state
     evidence = tuple(dict.fromkeys((*found.evidence, *current.evidence)))
     better = current.model_copy(update={**_judged(found), "evidence": evidence})
     if current.first_sign_s is not None:
@@ -151,8 +153,22 @@ def _rank_of(current: Incident) -> tuple[int, bool]:
     return (_WEIGHTS[current.cause], current.confidence > 0.5)  # noqa: PLR2004 (an unsure judgement has half)
 
 
-def _consequences(state: RunState, seen: Observations, found: Judgement, policy: RecoveryPolicy) -> RunState:
-    keys = tuple(dict.fromkeys((*state.seen_signals, *(signal_key(signal) for signal in news(state, seen)))))
+def bystander(state: RunState, seen: Observations, node: str, reason: str) -> RunState:
+    """A node outside the gang is kept away from; no attempt ended by it."""
+    keys = (signal_key(signal) for signal in seen.signals if signal.node == node)
+    return state.model_copy(
+        update={
+            "seen_signals": tuple(dict.fromkeys((*state.seen_signals, *keys))),
+            "quarantined": {**state.quarantined, node: reason},
+        }
+    )
+
+
+def _consequences(
+    state: RunState, seen: Observations, found: Judgement, policy: RecoveryPolicy, *, charge: bool = True
+) -> RunState:
+    acted = (signal for signal in news(state, seen) if not found.node or signal.node in ("", found.node))
+    keys = tuple(dict.fromkeys((*state.seen_signals, *(signal_key(signal) for signal in acted))))
     quarantined = dict(state.quarantined)
     if found.exclude and found.node:
         quarantined[found.node] = f"{found.class_name} in attempt {state.attempt}"
@@ -168,12 +184,13 @@ def _consequences(state: RunState, seen: Observations, found: Judgement, policy:
                 why=f"{found.class_name} on {found.node}",
             ),
         )
-    state = _amend(
-        state,
-        end_cause=f"{found.class_name}: {found.evidence[0] if found.evidence else found.scope}",
-        charged_to=found.cause,
-        failure=found.failure,
-    )
+    if charge:
+        state = _amend(
+            state,
+            end_cause=f"{found.class_name}: {found.evidence[0] if found.evidence else found.scope}",
+            charged_to=found.cause,
+            failure=found.failure,
+        )
     return state.model_copy(
         update={"seen_signals": keys, "quarantined": quarantined, "suspicions": tuple(dict.fromkeys(suspicions))}
     )

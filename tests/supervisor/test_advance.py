@@ -267,3 +267,31 @@ def test_finished_runs_stay_finished(running):
     final = CommitView(attempt=1, step=160, reason="final")
     done = step(running, Observations(gang=ended, commit=final, nodes=NODES)).state
     assert advance(done, Observations(gang=ended, signals=(xid(),), nodes=NODES), POLICY, now()) is None
+
+
+def test_two_sick_nodes_are_both_left_out(running):
+    both = (xid("a"), xid("b"))
+    nodes = (*NODES, NodeView(name="d", slots=2, free=2))
+    ending = step(running, Observations(gang=pods(running), signals=both, nodes=nodes)).state
+    gone = pods(ending, phase="failed", exit_code=137)
+    opened = step(ending, Observations(gang=gone, signals=both, nodes=nodes))
+    assert opened.state.gang
+    assert opened.state.gang.nodes == ("c", "d")
+    assert len(opened.state.incidents) == 1
+    assert {suspicion.node for suspicion in opened.state.suspicions} == {"a", "b"}
+
+
+def test_a_sick_node_that_is_not_in_use_is_marked_and_ends_nothing(running):
+    decision = step(running, Observations(gang=pods(running), signals=(xid("c"),), heartbeat=beat(), nodes=NODES))
+    assert decision.state.phase == "running"
+    assert [type(effect) for effect in decision.effects] == [MarkNode, SubmitGang]
+    assert "c" in decision.state.quarantined
+
+
+def test_the_guard_holds_the_next_gang_and_is_quoted(running):
+    ending = step(running, Observations(gang=pods(running), signals=(xid(),), nodes=NODES)).state
+    gone = pods(ending, phase="failed", exit_code=137)
+    held = step(ending, Observations(gang=gone, signals=(xid(),), nodes=NODES, hold="storm guard: 60 gangs"))
+    assert held.state.phase == "waiting"
+    assert "storm guard" in held.state.reason
+    assert step(held.state, Observations(gang=gone, signals=(xid(),), nodes=NODES)).state.phase == "opening"
