@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np  # noqa: F401  (the environment of every client here has numpy loaded)
 import pytest
+
 from rerail.plugins.checkpoint.attempts import create_run, open_attempt
 from rerail.plugins.checkpoint.posix import PosixStore
 from rerail.plugins.checkpoint.store import RunStore

@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+
 from rerail.plugins.trainer import KeyValueAgreement, KeyValueClient, KeyValueGroup, KeyValueServer, RequestBook, Wish
 from rerail.policies.errors import StoreUnreachableError, UsageError
 

@@ -1,4 +1,4 @@
-"""The client in one process, or with ranks as threads: environment, damage, fences, background saves, requests, cases."""
+"""The client in one process, or with ranks as threads: environment, damage, fences, saves, requests, cases."""
 
 import json
 import os
@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+
 from rerail.plugins.checkpoint.commit import read_manifest
 from rerail.plugins.checkpoint.notes import add_request, read_certificate, read_marks
 from rerail.plugins.checkpoint.posix import PosixStore
@@ -19,7 +20,7 @@ from rerail.policies.errors import SaveFailedError, StoreUnreachableError, Usage
 from rerail.policies.keys import MarkKey
 from rerail.policies.manifest import Layout
 
-ABSENT = {part: "not in this test" for part in ("optimizer", "scheduler", "epoch", "rng", "scaler", "data", "user")}
+ABSENT = dict.fromkeys(("optimizer", "scheduler", "epoch", "rng", "scaler", "data", "user"), "not in this test")
 
 
 class Slow(PosixStore):
@@ -135,16 +136,14 @@ def test_the_calls_have_an_order(run):
 
 
 def test_the_client_imports_nothing_heavy():
-    script = (
-        "import sys, rerail.plugins.trainer\n"
-        "print([n for n in ('hera','kubernetes','rich','typer','numpy','torch','yaml','boto3','jinja2') if n in sys.modules])"
-    )
+    heavy = ("hera", "kubernetes", "rich", "typer", "numpy", "torch", "yaml", "boto3", "jinja2")
+    script = f"import sys, rerail.plugins.trainer\nprint([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
 def test_the_public_names_are_sorted():
-    import rerail.plugins.trainer as trainer
+    from rerail.plugins import trainer
 
     assert sorted(trainer.__all__) == list(trainer.__all__)
     assert all(hasattr(trainer, name) for name in trainer.__all__)
@@ -334,14 +333,18 @@ def test_one_failed_save_is_borne_and_the_second_in_a_row_is_raised(slow, until,
     client.step_done(3)
     assert client.failed_saves == 1
     assert "step 2 did not become a commit" in caplog.text
-    with pytest.raises(SaveFailedError, match="step 4 .*2 failed in a row"):
+
+    def go_on():
         for step in range(4, 50):
             client.step_done(step)
             until(lambda: not client._saves.running, "the failure")
+
+    with pytest.raises(SaveFailedError, match=r"step 4 .*2 failed in a row"):
+        go_on()
     assert slow.commits() == []
 
 
-def test_a_success_between_forgives(slow, until):
+def test_a_success_between_forgives(slow):
     client, _ = simple(slow, every=Every(steps=1))
     client.restore()
     for step in range(1, 9):
@@ -396,7 +399,7 @@ def test_an_incremental_save_reuses_files_that_did_not_change(run):
     assert again.certificate.ok
 
 
-def test_young_and_daly_by_measured_cost(run, until):
+def test_young_and_daly_by_measured_cost(run):
     run.open(1)
     client, _ = simple(run, every=YoungDaly(mtbf_s=0.5, floor_s=0.01, first_s=0.01))
     client.restore()
@@ -675,7 +678,7 @@ def test_one_ranks_damage_ends_all_ranks_with_88(run, ranks):
     assert read_marks(run.run) == {MarkKey(1, 1, "bad")}
 
 
-def test_a_layout_that_cannot_be_resharded_is_not_loaded(run, ranks):
+def test_a_layout_that_cannot_be_resharded_is_not_loaded(run):
     from rerail.plugins.trainer.loading import Loader, RankLoad
     from rerail.plugins.trainer.state import collect
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
 from rerail.plugins.trainer.codec import decode, decode_inline, encode, inline, leaf_digests
 from rerail.policies.errors import DamagedError, UsageError
 
@@ -38,7 +39,7 @@ def same(one, two):
     if isinstance(one, (list, tuple)):
         return type(one) is type(two) and len(one) == len(two) and all(map(same, one, two))
     if isinstance(one, float):
-        return type(two) is float and (math.isnan(one) and math.isnan(two) or repr(one) == repr(two))
+        return type(two) is float and ((math.isnan(one) and math.isnan(two)) or repr(one) == repr(two))
     return type(one) is type(two) and one == two
 
 

@@ -2,14 +2,18 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
+
 from rerail.plugins.checkpoint.commit import read_manifest
 from rerail.plugins.checkpoint.notes import add_request, read_certificate, read_heartbeat
 from rerail.plugins.checkpoint.resolve import resolve
 
+WORLD = 4 if os.environ.get("CI") == "true" else 2  # fewer ranks where a person waits
 
-def whole(gang, run, name, world_size, total):
+
+def whole(gang, run, world_size, total):
     """An uninterrupted run of the same training."""
     run.open(1, world_size=world_size)
     made = gang(run, 1, world_size=world_size, TOY_TOTAL=total)
@@ -19,29 +23,29 @@ def whole(gang, run, name, world_size, total):
 
 @pytest.mark.parametrize("form", ["flag", "kv"])
 def test_sigterm_to_one_rank_saves_on_all_at_one_step_and_the_next_attempt_is_bitwise_equal(gang, new_run, until, form):
-    world, total = 3, 24
+    world, total = WORLD, 24
     run = new_run("cut")
     run.open(1, world_size=world)
     first = gang(run, 1, world_size=world, TOY_TOTAL=total, TOY_AGREE=form, TOY_EVERY=5, TOY_PACE_S=0.05)
-    until(lambda: 8 in first.steps(2), "step 8")
-    os.kill(first.processes[2].pid, signal.SIGTERM)
-    assert first.wait() == [85, 85, 85], first.stderr()
+    until(lambda: 8 in first.steps(world - 1), "step 8")
+    os.kill(first.processes[world - 1].pid, signal.SIGTERM)
+    assert first.wait() == [85] * world, first.stderr()
     last = {max(first.steps(rank)) for rank in range(world)}
     assert len(last) == 1
     step = last.pop()
     manifest = read_manifest(run.run, 1, step)
     assert manifest.reason == "signal"
     assert resolve(run.run).step == step
-    assert sorted(manifest.state_digests) == ["0", "1", "2"]
-    assert len([entry for entry in manifest.files if entry.path.endswith(".safetensors") and "rng" in entry.path]) == 3
+    assert sorted(manifest.state_digests) == [str(rank) for rank in range(world)]
+    assert len([entry for entry in manifest.files if "/rng." in entry.path]) == world
 
     run.open(2, world_size=world)
     second = gang(run, 2, world_size=world, TOY_TOTAL=total, TOY_AGREE=form)
-    assert second.wait() == [0, 0, 0], second.stderr()
+    assert second.wait() == [0] * world, second.stderr()
     certificate = read_certificate(run.run, 2)
     assert (certificate.ok, certificate.exact, certificate.reasons) == (True, True, ())
 
-    straight = whole(gang, new_run("whole"), "whole", world, total)
+    straight = whole(gang, new_run("whole"), world, total)
     for rank in range(world):
         assert {**first.steps(rank), **second.steps(rank)} == straight.steps(rank)
         assert min(second.steps(rank)) == step + 1
@@ -53,7 +57,7 @@ def test_a_request_to_leave_is_answered_by_the_commit(gang, new_run, until):
     run = new_run("asked")
     run.open(1, world_size=2)
     made = gang(run, 1, world_size=2, TOY_TOTAL=10_000, TOY_PACE_S=0.01)
-    until(lambda: made.steps(), "a step")
+    until(made.steps, "a step")
     add_request(run.run, attempt=1, reason="test", within_s=60, then="stay", writer="w" * 8, id="q1")
     until(run.commits, "commit")
     until(lambda: (read_heartbeat(run.run) or made).step and read_heartbeat(run.run).first_step == 1, "heartbeat")
@@ -89,10 +93,10 @@ def test_sigterm_while_loading_leaves_without_a_save(gang, new_run, until, tmp_p
         "while os.environ['RANK'] == '1' and not pathlib.Path(os.environ['TOY_RELEASE']).exists(): time.sleep(0.01)\n"
         f"sys.argv = ['toy']; runpy.run_path({str((tmp_path / 'toy').resolve())!r}, run_name='__main__')\n"
     )
-    os.symlink(os.path.join(os.path.dirname(__file__), "toy.py"), tmp_path / "toy")
+    (tmp_path / "toy").symlink_to(Path(__file__).parent / "toy.py")
     release = tmp_path / "release"
     made = gang(run, 1, world_size=2, script=script, TOY_RELEASE=release)
-    until(lambda: (made.folder / "report.0").exists(), "rank 0")
+    until((made.folder / "report.0").exists, "rank 0")
     os.kill(made.processes[0].pid, signal.SIGTERM)
     release.touch()
     codes = made.wait()
@@ -153,7 +157,7 @@ def test_kill_9_in_a_background_save_leaves_the_older_commit_usable(gang, new_ru
     assert second.wait() == [0], second.stderr()
     assert min(second.steps()) == 6
     assert read_certificate(run.run, 2).exact
-    straight = whole(gang, new_run("whole"), "whole", 1, 20)
+    straight = whole(gang, new_run("whole"), 1, 20)
     assert second.log()[-1] == straight.log()[-1]
 
 
@@ -167,7 +171,7 @@ def test_an_exception_is_in_the_report_with_the_last_step(gang, new_run):
     assert "Traceback" in made.stderr()
 
 
-def test_without_rerail_the_script_runs_and_says_so(gang, new_run, tmp_path):
+def test_without_rerail_the_script_runs_and_says_so(gang, new_run):
     run = new_run("none")
     made = gang(run, 1, TOY_TOTAL=5, RERAIL_RUN="", RERAIL_STORE="", RERAIL_RANK_REPORT="")
     assert made.wait() == [0], made.stderr()

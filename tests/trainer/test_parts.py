@@ -3,9 +3,10 @@
 import copy
 
 import pytest
-from rerail.plugins.checkpoint.notes import read_certificate
+
 from rerail.plugins.checkpoint.commit import read_manifest
-from rerail.plugins.trainer import Every, Left, Solo
+from rerail.plugins.checkpoint.notes import read_certificate
+from rerail.plugins.trainer import Checkpointer, Every, Left, Solo
 from rerail.policies.errors import IncompleteStateError, UsageError
 from rerail.policies.manifest import PARTS
 
@@ -83,17 +84,17 @@ def train(toy, run, attempt, stop, *, tamper=None, **options):
     return steps, states, {name: weight.tobytes() for name, weight in training.weights.items()}, client
 
 
-@pytest.fixture(scope="module")
-def straight(toy, tmp_path_factory):
-    """The uninterrupted training, and the state of all parts after each of its steps."""
-    from dataclasses import make_dataclass
+class NoRun:
+    """Training without Rerail."""
 
-    free = make_dataclass("Free", ["client"])(
-        lambda attempt, **options: __import__("rerail.plugins.trainer", fromlist=["Checkpointer"]).Checkpointer(
-            None, None, **options
-        )
-    )
-    return train(toy, free, 1, TOTAL)
+    def client(self, _attempt, **options):
+        return Checkpointer(None, None, **options)
+
+
+@pytest.fixture(scope="module")
+def straight(toy):
+    """The uninterrupted training, and the state of all parts after each of its steps."""
+    return train(toy, NoRun(), 1, TOTAL)
 
 
 @pytest.fixture
@@ -173,7 +174,7 @@ def test_what_lenient_mode_leaves_out_trains_differently_and_the_certificate_say
 
 @pytest.mark.parametrize("how", ["one step back", "ignored"])
 @pytest.mark.parametrize("part", PARTS)
-def test_without_the_certificate_the_training_would_differ(toy, cut, straight, part, how, monkeypatch):
+def test_without_the_certificate_the_training_would_differ(toy, cut, straight, monkeypatch, *, part, how):
     """The proof of the proof: with verification switched off, the same tampering gives another training."""
     from rerail.plugins.trainer.loading import Loader
 

@@ -1,6 +1,7 @@
 """A small real training on the public client, as a script: dropout, Adam, a loss scaler, shuffled data, all ten parts.
 
-Run as one rank of a gang by the tests, with TOY_* variables to steer it; loaded as a module where one process is enough.
+Run as one rank of a gang by the tests, with TOY_* variables to steer it; loaded as a module where one process is
+enough.
 """
 
 import json
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+
 from rerail.plugins.checkpoint.posix import PosixStore
 from rerail.plugins.trainer import (
     Checkpointer,
@@ -132,7 +134,7 @@ class Training:
             m, v = self.adam["m"][name], self.adam["v"][name]
             m[...] = 0.9 * m + 0.1 * gradient
             v[...] = 0.99 * v + 0.01 * gradient**2
-            weight -= (
+            weight[...] -= (
                 self.schedule["rate"]
                 * (m / (1 - 0.9 ** self.adam["t"]))
                 / (np.sqrt(v / (1 - 0.99 ** self.adam["t"])) + 1e-8)
@@ -203,7 +205,7 @@ def train(rank, world, total, group, agreement):
         total_steps=total,
         asynchronous=os.environ.get("TOY_ASYNC") == "1",
     )
-    log = Path(os.environ["TOY_LOG"]).open("a", buffering=1)
+    log = Path(os.environ["TOY_LOG"]).open("a", buffering=1)  # noqa: SIM115  (open as long as the process)
     step = checkpointer.restore()
     while step < total:
         if os.environ.get("TOY_RAISE") == f"{rank}.{step}":
