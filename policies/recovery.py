@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from rerail.policies.documents import Value
 from rerail.policies.errors import UsageError
+from rerail.policies.units import duration_s
 
 
 class Budgets(Value):
@@ -105,7 +106,7 @@ class RecoveryPolicy(Value):
             UsageError: Names the field, the value and the nearest known name or the allowed range.
         """
         try:
-            return cls.model_validate(given)
+            return cls.model_validate(_in_seconds(given, where))
         except ValidationError as error:
             first = error.errors()[0]
             path = ".".join(str(part) for part in first["loc"])
@@ -115,6 +116,18 @@ class RecoveryPolicy(Value):
                 hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(fields))}"
                 raise UsageError(f"{where}: unknown field {path!r}{hint}") from None
             raise UsageError(f"{where}: field {path!r} = {first['input']!r}: {first['msg']}") from None
+
+
+def _in_seconds(given: dict[str, Any], where: str, above: str = "") -> dict[str, Any]:
+    """Read durations as people write them (``90s``, ``1h30m``) in all fields that carry seconds."""
+    return {
+        name: _in_seconds(value, where, f"{above}{name}.")
+        if isinstance(value, dict)
+        else duration_s(value, f"{where}: field {above}{name!s}")
+        if isinstance(value, str) and str(name).endswith("_s")
+        else value
+        for name, value in given.items()
+    }
 
 
 DRILL_POLICY = RecoveryPolicy(

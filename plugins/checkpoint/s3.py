@@ -143,7 +143,7 @@ class S3Store:
             top=self._prefix,
             make_client=client,
             patience=patience or Patience(),
-            tuning=tuning or Tuning(),
+            tuning=tuning or Tuning.from_environment(os.environ),
             dialect_name=dialect if dialect is not None else os.environ.get("RERAIL_S3_DIALECT"),
             clock=clock,
             sleep=sleep,

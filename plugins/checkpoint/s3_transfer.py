@@ -7,17 +7,18 @@ incomplete multipart uploads after a day, since they cost money and no listing s
 import base64
 import hashlib
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import BoundedSemaphore
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from rerail.plugins.checkpoint.dialects import Dialect
 from rerail.plugins.checkpoint.hashing import Hasher, check_size, cut, sha256
 from rerail.plugins.checkpoint.store import Buffer, Uploaded
-from rerail.policies.errors import DamagedError, RerailError, StoreUnreachableError
+from rerail.policies.errors import DamagedError, RerailError, StoreUnreachableError, UsageError
+from rerail.policies.units import size_bytes
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -26,6 +27,10 @@ T = TypeVar("T")
 
 TOKEN_NAME = "rerail-token"  # noqa: S105
 _MOST_PARTS = 10_000
+_PART_BYTES = 16 << 20
+_PARALLEL = 8
+_LEAST_PART_BYTES = 5 << 20
+_MOST_PARALLEL = 256
 _SEND_BYTES = 256 << 10
 _UPLOAD_TRIES = 3
 
@@ -39,8 +44,29 @@ class Tuning:
         parallel: Requests at a time.
     """
 
-    part_bytes: int = 16 << 20
-    parallel: int = 8
+    part_bytes: int = _PART_BYTES
+    parallel: int = _PARALLEL
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
+        """RERAIL_S3_PART_SIZE (``16MiB``) and RERAIL_S3_PARALLEL (``8``), where they are set.
+
+        Raises:
+            UsageError: Names the variable, the value and the forms that work.
+        """
+        part_bytes, parallel = _PART_BYTES, _PARALLEL
+        if "RERAIL_S3_PART_SIZE" in environment:
+            part_bytes = size_bytes(environment["RERAIL_S3_PART_SIZE"], "RERAIL_S3_PART_SIZE")
+            if part_bytes < _LEAST_PART_BYTES:
+                raise UsageError(f"RERAIL_S3_PART_SIZE = {part_bytes} bytes is too small; S3 takes parts from 5MiB on")
+        if "RERAIL_S3_PARALLEL" in environment:
+            given = environment["RERAIL_S3_PARALLEL"]
+            if not given.isdigit() or not 0 < int(given) <= _MOST_PARALLEL:
+                raise UsageError(
+                    f"RERAIL_S3_PARALLEL = {given!r} is no number of requests; write 1 to {_MOST_PARALLEL}"
+                )
+            parallel = int(given)
+        return cls(part_bytes, parallel)
 
 
 class UploadGoneError(StoreUnreachableError):

@@ -224,9 +224,7 @@ def _fault(state: RunState, seen: Observations, policy: RecoveryPolicy, now: Now
     """Act on the first sign that suffices: mark, save if it can be trusted, then end the gang or restart in place."""
     assert state.gang is not None
     known = records.incident(state, seen, found, policy, now=now)
-    marks: tuple[Effect, ...] = ()
-    if found.exclude and found.node:
-        marks = (MarkNode(node=found.node, incident=known.incidents[-1].id, reason=found.class_name),)
+    marks = _marks(state, known)
     headline = f"{found.class_name} ({found.scope}) in attempt {state.attempt}"
     if found.node:
         headline += f" on {found.node}"
@@ -250,6 +248,18 @@ def _fault(state: RunState, seen: Observations, policy: RecoveryPolicy, now: Now
     save_or_not = "" if trusted else "; no save is asked for, the device is not trusted"
     return Decision(
         state=_enter(known, "ending"), effects=(*marks, end), note=f"{headline}: ending the gang{save_or_not}"
+    )
+
+
+def _marks(before: RunState, after: RunState) -> tuple[Effect, ...]:
+    """Marks for the nodes that a decision keeps away from, and the one before did not."""
+    if not after.incidents:
+        return ()
+    incident = after.incidents[-1].id
+    return tuple(
+        MarkNode(node=node, incident=incident, reason=why)
+        for node, why in after.quarantined.items()
+        if node not in before.quarantined
     )
 
 
@@ -287,11 +297,8 @@ def _preparing(state: RunState, seen: Observations, policy: RecoveryPolicy, now:
     known = state
     if worse is not None:
         known = records.rejudged(state, seen, worse, policy, now=now)
-    incident = known.incidents[-1] if known.incidents else None
     if worse is not None and (worse.next != "in-place" or _repeats(known)):
-        marks: tuple[Effect, ...] = ()
-        if worse.exclude and worse.node and incident is not None:
-            marks = (MarkNode(node=worse.node, incident=incident.id, reason=worse.class_name),)
+        marks = _marks(state, known)
         grace_s = policy.end_grace_untrusted_s if worse.suspects else policy.end_grace_s
         end = EndGang(gang=state.gang.name, grace_s=grace_s, reason=worse.class_name)
         return Decision(
@@ -332,13 +339,11 @@ def _ending(state: RunState, seen: Observations, policy: RecoveryPolicy, now: No
     if seen.gang is not None and seen.gang.alive and now.phase_s <= policy.end_grace_s + policy.end_wait_s:
         return None
     known = state
-    marks: tuple[Effect, ...] = ()
     more = judge_meanwhile(state, seen, now_s=now.wall_s)
     if more is not None:
         known = records.rejudged(state, seen, more, policy, now=now)
-        if more.exclude and more.node and more.node not in state.quarantined and known.incidents:
-            marks = (MarkNode(node=more.node, incident=known.incidents[-1].id, reason=more.class_name),)
-    known = records.ended(known, seen, now=now)
+    known = records.isolated(records.ended(known, seen, now=now), seen, policy, now=now)
+    marks = _marks(state, known)
     if seen.commit is not None and seen.commit.reason == "final":
         finished = records.finished(_enter(known, "done", finished_at_s=now.wall_s), seen, now=now)
         return Decision(state=finished, effects=marks, note=f"done at step {seen.commit.step}")

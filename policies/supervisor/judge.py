@@ -3,7 +3,7 @@
 from typing import Literal
 
 from rerail.policies import errors
-from rerail.policies.diagnosis import diagnose, diagnose_nodes
+from rerail.policies.diagnosis import diagnose_nodes
 from rerail.policies.documents import RankExit, Value
 from rerail.policies.endings import judge_ending
 from rerail.policies.faults import Diagnosis, FaultSignal
@@ -68,12 +68,22 @@ def signal_key(signal: FaultSignal) -> str:
 def news(state: RunState, seen: Observations) -> tuple[FaultSignal, ...]:
     """Signals about the gang's nodes that were not acted on yet."""
     nodes = set(state.gang.nodes) if state.gang else set()
+    return tuple(signal for signal in _unseen(state, seen) if not nodes or signal.node in nodes)
+
+
+def late_news(state: RunState, seen: Observations) -> tuple[FaultSignal, ...]:
+    """Signals not acted on yet about any node that an attempt ran on, or that the next gang might be placed on.
+
+    Reports come late: about a node that the run left already, whose commits the next attempt must not load.
+    """
+    nodes = {node for record in state.attempts for node in record.nodes} | {node.name for node in seen.nodes or ()}
+    gang = {signal_key(signal) for signal in news(state, seen)}
+    return tuple(signal for signal in _unseen(state, seen) if signal.node in nodes or signal_key(signal) in gang)
+
+
+def _unseen(state: RunState, seen: Observations) -> tuple[FaultSignal, ...]:
     known = set(state.seen_signals)
-    return tuple(
-        signal
-        for signal in seen.signals
-        if (not nodes or signal.node in nodes) and signal_key(signal) not in known and not signal.cleared
-    )
+    return tuple(signal for signal in seen.signals if signal_key(signal) not in known and not signal.cleared)
 
 
 def sick_bystanders(state: RunState, seen: Observations, *, now_s: float) -> tuple[Diagnosis, ...]:
@@ -155,10 +165,13 @@ def _of_resume(state: RunState, seen: Observations) -> Judgement | None:
 
 
 def _of_signals(signals: tuple[FaultSignal, ...], *, now_s: float) -> Judgement | None:
-    found = diagnose(signals, (), now_s=now_s) if signals else None
-    if found is None or found.scope in (None, "process") or found.quarantine == "none":
-        return None
-    return _hardware(found)
+    return next((_hardware(found) for found in isolating(signals, now_s=now_s)), None)
+
+
+def isolating(signals: tuple[FaultSignal, ...], *, now_s: float) -> tuple[Diagnosis, ...]:
+    """What the signals say about nodes that must not be used any more, the worst first; one diagnosis per node."""
+    found = diagnose_nodes(sorted(signals, key=lambda one: one.first_seen_s), now_s=now_s) if signals else ()
+    return tuple(one for one in found if one.scope not in (None, "process") and one.quarantine != "none")
 
 
 def _hardware(found: Diagnosis) -> Judgement:

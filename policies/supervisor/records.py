@@ -1,8 +1,9 @@
 """How attempts and incidents are written down as the machine moves; the report is computed from nothing else."""
 
 from rerail.policies.documents import How, Start
+from rerail.policies.faults import FaultSignal
 from rerail.policies.recovery import RecoveryPolicy
-from rerail.policies.supervisor.judge import Judgement, news, signal_key
+from rerail.policies.supervisor.judge import Judgement, isolating, late_news, news, signal_key
 from rerail.policies.supervisor.observations import Now, Observations
 from rerail.policies.supervisor.state import AttemptRecord, Incident, RunState, Suspicion
 
@@ -83,7 +84,7 @@ def incident(state: RunState, seen: Observations, found: Judgement, policy: Reco
         **_judged(found),
     )
     state = state.model_copy(update={"incidents": (*state.incidents, new)})
-    return _consequences(_amend(state, **_snapshot(seen, state.attempt)), seen, found, policy)
+    return _consequences(_amend(state, **_snapshot(seen, state.attempt)), seen, found, policy, now)
 
 
 def rejudged(state: RunState, seen: Observations, found: Judgement, policy: RecoveryPolicy, *, now: Now) -> RunState:
@@ -101,7 +102,7 @@ def rejudged(state: RunState, seen: Observations, found: Judgement, policy: Reco
         first = min(current.first_sign_s, better.first_sign_s or current.first_sign_s)
         better = better.model_copy(update={"first_sign_s": first})
     state = state.model_copy(update={"incidents": (*state.incidents[:-1], better)})
-    return _consequences(_amend(state, **_snapshot(seen, state.attempt)), seen, found, policy)
+    return _consequences(_amend(state, **_snapshot(seen, state.attempt)), seen, found, policy, now)
 
 
 def save_asked(state: RunState, *, now: Now) -> RunState:
@@ -164,33 +165,44 @@ def bystander(state: RunState, seen: Observations, node: str, reason: str) -> Ru
     )
 
 
-def _consequences(
-    state: RunState, seen: Observations, found: Judgement, policy: RecoveryPolicy, *, charge: bool = True
-) -> RunState:
-    acted = (signal for signal in news(state, seen) if not found.node or signal.node in ("", found.node))
-    keys = tuple(dict.fromkeys((*state.seen_signals, *(signal_key(signal) for signal in acted))))
+def _consequences(state: RunState, seen: Observations, found: Judgement, policy: RecoveryPolicy, now: Now) -> RunState:
+    """Keep away from what the evidence accuses, and charge the attempt."""
+    state = _isolated(state, news(state, seen), policy, now)
+    if found.exclude and found.node and found.node not in state.quarantined:
+        why = f"{found.class_name} in attempt {state.attempt}"
+        state = state.model_copy(update={"quarantined": state.quarantined | {found.node: why}})
+    return _amend(
+        state,
+        end_cause=f"{found.class_name}: {found.evidence[0] if found.evidence else found.scope}",
+        charged_to=found.cause,
+        failure=found.failure,
+    )
+
+
+def isolated(state: RunState, seen: Observations, policy: RecoveryPolicy, *, now: Now) -> RunState:
+    """Before the next gang is placed and its start resolved: everything that signals say by now, however late."""
+    signals = late_news(state, seen)
+    return _isolated(state, signals, policy, now) if isolating(signals, now_s=now.wall_s) else state
+
+
+def _isolated(state: RunState, signals: tuple[FaultSignal, ...], policy: RecoveryPolicy, now: Now) -> RunState:
+    """Every node that the signals accuse: not to be used, and its commits suspect, of all attempts that ran on it.
+
+    Stamps tell which commits those are, so an attempt that ended before the fault loses nothing.
+    """
     quarantined = dict(state.quarantined)
-    if found.exclude and found.node:
-        quarantined[found.node] = f"{found.class_name} in attempt {state.attempt}"
-    suspicions = state.suspicions
-    if found.suspects and found.node:
-        since_s = found.suspect_since_s
-        suspicions = (
-            *suspicions,
-            Suspicion(
-                attempt=state.attempt,
-                node=found.node,
-                since_s=None if since_s is None else since_s - policy.suspect_margin_s,
-                why=f"{found.class_name} on {found.node}",
-            ),
-        )
-    if charge:
-        state = _amend(
-            state,
-            end_cause=f"{found.class_name}: {found.evidence[0] if found.evidence else found.scope}",
-            charged_to=found.cause,
-            failure=found.failure,
-        )
+    suspicions = list(state.suspicions)
+    for found in isolating(signals, now_s=now.wall_s):
+        quarantined.setdefault(found.node, f"{found.class_} in attempt {state.attempt}")
+        if not found.suspects:
+            continue
+        since_s = None if found.first_seen_s is None else found.first_seen_s - policy.suspect_margin_s
+        used = [record.n for record in state.attempts if found.node in record.nodes or not record.nodes]
+        suspicions += [
+            Suspicion(attempt=attempt, node=found.node, since_s=since_s, why=f"{found.class_} on {found.node}")
+            for attempt in (used if since_s is not None else [state.attempt])
+        ]
+    keys = tuple(dict.fromkeys((*state.seen_signals, *(signal_key(signal) for signal in signals))))
     return state.model_copy(
         update={"seen_signals": keys, "quarantined": quarantined, "suspicions": tuple(dict.fromkeys(suspicions))}
     )
