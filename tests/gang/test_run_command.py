@@ -69,7 +69,7 @@ def test_sigterm_leaves_the_gang_to_a_successor_and_ctrl_c_saves_and_stops(rerai
     assert code == 130, told
     assert document["left_running"] is True
     second = rerail("--run", "mine", command=command, policy=False)
-    wait_for(lambda: "trains at step" in (world.root / "run2.err").read_text())
+    wait_for(lambda: "attempt 1 trains" in (world.root / "run2.err").read_text())
     second.send_signal(signal.SIGINT)
     code, document, told = second.end()
     assert code == 1, told
