@@ -20,9 +20,9 @@ from rerail.policies.supervisor.effects import (
     StartAttempt,
     SubmitGang,
 )
-from rerail.policies.supervisor.judge import Judgement, judge, judge_meanwhile, sick_bystanders
+from rerail.policies.supervisor.judge import Judgement, bystander_news, judge, judge_meanwhile, late_news
 from rerail.policies.supervisor.observations import NodeView, Now, Observations
-from rerail.policies.supervisor.placement import place
+from rerail.policies.supervisor.placement import kept_away, place
 from rerail.policies.supervisor.state import GangSpec, Phase, RunState
 
 
@@ -67,7 +67,7 @@ def advance(state: RunState, seen: Observations, policy: RecoveryPolicy, now: No
     if seen.stop_asked and state.phase != "ending":
         return _stop_on_request(state, seen, policy, now)
     if state.phase in ("running", "waiting"):
-        kept_away = _bystanders(state, seen, now)
+        kept_away = _bystanders(state, seen, policy, now)
         if kept_away is not None:
             return kept_away
     match state.phase:
@@ -85,19 +85,19 @@ def advance(state: RunState, seen: Observations, policy: RecoveryPolicy, now: No
             return _waiting(state, seen, policy, now)
 
 
-def _bystanders(state: RunState, seen: Observations, now: Now) -> Decision | None:
+def _bystanders(state: RunState, seen: Observations, policy: RecoveryPolicy, now: Now) -> Decision | None:
     """Mark sick nodes that the gang does not use; a waiting run needs no room on them, a running one may later."""
-    sick = sick_bystanders(state, seen, now_s=now.wall_s)
-    if not sick:
+    known = records.isolated(state, bystander_news(state, seen), policy, now=now)
+    if known == state:
         return None
-    marks: list[Effect] = []
-    for found in sick:
-        state = records.bystander(state, seen, found.node, f"{found.class_} while it was not in use")
-        marks.append(MarkNode(node=found.node, incident=f"{found.node}-{found.class_}", reason=found.class_))
+    new = {node: why for node, why in known.quarantined.items() if node not in state.quarantined}
+    effects: list[Effect] = [
+        MarkNode(node=node, incident=f"{state.run}-{node}", reason=why) for node, why in new.items()
+    ]
     if state.phase == "running" and state.gang is not None:
-        marks.append(SubmitGang(gang=state.gang.name))
-    names = ", ".join(found.node for found in sick)
-    return Decision(state=state, effects=tuple(marks), note=f"keeping away from {names}: {sick[0].class_}")
+        effects.append(SubmitGang(gang=state.gang.name))
+    what = "; ".join(f"{node}: {why}" for node, why in new.items()) or "nodes that are marked already"
+    return Decision(state=known, effects=tuple(effects), note=f"keeping away from {what}")
 
 
 def _enter(state: RunState, phase: Phase, **changes: object) -> RunState:
@@ -124,6 +124,7 @@ def _stop_on_request(state: RunState, seen: Observations, policy: RecoveryPolicy
 def _open(state: RunState, *, nodes: tuple[NodeView, ...] | None, now: Now, attempt: int, how: How) -> Decision | None:
     """Open ``attempt`` with a new gang; None where there is no room."""
     name = gang_name(state.run, attempt)
+    state = state.model_copy(update={"quarantined": kept_away(state, nodes)})
     excluded = frozenset(state.quarantined)
     if nodes is None:
         gang = GangSpec(name=name, world_size=state.world_size, pods=(), excluded_nodes=tuple(sorted(excluded)))
@@ -255,9 +256,9 @@ def _marks(before: RunState, after: RunState) -> tuple[Effect, ...]:
     """Marks for the nodes that a decision keeps away from, and the one before did not."""
     if not after.incidents:
         return ()
-    incident = after.incidents[-1].id
+    last = after.incidents[-1]
     return tuple(
-        MarkNode(node=node, incident=incident, reason=why)
+        MarkNode(node=node, incident=last.id, reason=why, device=last.device if last.node == node else "")
         for node, why in after.quarantined.items()
         if node not in before.quarantined
     )
@@ -342,7 +343,8 @@ def _ending(state: RunState, seen: Observations, policy: RecoveryPolicy, now: No
     more = judge_meanwhile(state, seen, now_s=now.wall_s)
     if more is not None:
         known = records.rejudged(state, seen, more, policy, now=now)
-    known = records.isolated(records.ended(known, seen, now=now), seen, policy, now=now)
+    known = records.ended(known, seen, now=now)
+    known = records.isolated(known, late_news(known, seen), policy, now=now)
     marks = _marks(state, known)
     if seen.commit is not None and seen.commit.reason == "final":
         finished = records.finished(_enter(known, "done", finished_at_s=now.wall_s), seen, now=now)
@@ -390,8 +392,9 @@ def _why_not_again(
 
 
 def _no_room(state: RunState, seen: Observations) -> str:
-    free = sum(node.free for node in seen.nodes or () if node.usable and node.name not in state.quarantined)
-    kept = f"; kept away from {', '.join(sorted(state.quarantined))}" if state.quarantined else ""
+    away = kept_away(state, seen.nodes)
+    free = sum(node.free for node in seen.nodes or () if node.usable and node.name not in away)
+    kept = f"; kept away from {', '.join(sorted(away))}" if away else ""
     return f"no capacity: {state.world_size} slots wanted, {free} free{kept}"
 
 

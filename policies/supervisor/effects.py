@@ -55,12 +55,13 @@ class EndGang(Value):
 
 
 class MarkNode(Value):
-    """Keep new work off ``node`` (NoSchedule; never NoExecute) and note the incident on it."""
+    """Keep new work off ``node`` (NoSchedule; never NoExecute) and note the incident, and the device, on it."""
 
     do: Literal["mark-node"] = "mark-node"
     node: str
     incident: str
     reason: str
+    device: str = ""
 
 
 class Retain(Value):

@@ -72,35 +72,26 @@ def news(state: RunState, seen: Observations) -> tuple[FaultSignal, ...]:
 
 
 def late_news(state: RunState, seen: Observations) -> tuple[FaultSignal, ...]:
-    """Signals not acted on yet about any node that an attempt ran on, or that the next gang might be placed on.
+    """Signals not acted on yet about any node, before a gang is placed anew and its start resolved.
 
     Reports come late: about a node that the run left already, whose commits the next attempt must not load.
     """
-    nodes = {node for record in state.attempts for node in record.nodes} | {node.name for node in seen.nodes or ()}
-    gang = {signal_key(signal) for signal in news(state, seen)}
-    return tuple(signal for signal in _unseen(state, seen) if signal.node in nodes or signal_key(signal) in gang)
+    return tuple(signal for signal in _unseen(state, seen) if signal.node)
+
+
+def bystander_news(state: RunState, seen: Observations) -> tuple[FaultSignal, ...]:
+    """Signals not acted on yet about nodes outside the gang; none where nobody knows which nodes those are."""
+    if state.gang is None or state.phase == "waiting":
+        return late_news(state, seen)
+    used = set(state.gang.nodes)
+    if not used:
+        return ()
+    return tuple(signal for signal in _unseen(state, seen) if signal.node and signal.node not in used)
 
 
 def _unseen(state: RunState, seen: Observations) -> tuple[FaultSignal, ...]:
     known = set(state.seen_signals)
     return tuple(signal for signal in seen.signals if signal_key(signal) not in known and not signal.cleared)
-
-
-def sick_bystanders(state: RunState, seen: Observations, *, now_s: float) -> tuple[Diagnosis, ...]:
-    """Nodes outside the gang that new work has to be kept off, before the next attempt is placed on one of them."""
-    used = set(state.gang.nodes) if state.gang else set()
-    known = set(state.seen_signals)
-    others = tuple(
-        signal
-        for signal in seen.signals
-        if signal.node
-        and signal.node not in used
-        and signal.node not in state.quarantined
-        and signal_key(signal) not in known
-        and not signal.cleared
-    )
-    found = diagnose_nodes(others, now_s=now_s) if others else ()
-    return tuple(one for one in found if one.quarantine != "none" and one.node)
 
 
 def root_exit(exits: tuple[RankExit, ...]) -> RankExit | None:

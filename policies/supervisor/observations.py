@@ -4,6 +4,7 @@ from typing import Literal
 
 from rerail.policies.documents import Heartbeat, RankExit, Start, Value
 from rerail.policies.faults import FaultSignal
+from rerail.policies.offenders import Offence
 
 
 class PodView(Value):
@@ -37,13 +38,20 @@ class GangView(Value):
 
 
 class NodeView(Value):
-    """One node and the GPU slots that are free on it for this run."""
+    """One node and the GPU slots that are free on it for this run.
+
+    Attributes:
+        offences: Incidents that ever fenced it.
+        released_at_s: When it was last given back to work, by its own clock; what was reported before is over.
+    """
 
     name: str
     slots: int
     free: int
     usable: bool = True
     why: str = ""
+    offences: tuple[Offence, ...] = ()
+    released_at_s: float | None = None
 
 
 class CommitView(Value):

@@ -3,7 +3,22 @@
 from collections.abc import Collection, Sequence
 
 from rerail.policies.supervisor.observations import NodeView
-from rerail.policies.supervisor.state import GangSpec, PodSpec
+from rerail.policies.supervisor.state import GangSpec, PodSpec, RunState
+
+
+def kept_away(state: RunState, nodes: Sequence[NodeView] | None) -> dict[str, str]:
+    """Nodes that the run still keeps away from: those that were released after its own incidents may be used again.
+
+    A node's note of an incident and its taint are written as one, so a node that knows the incident and carries no
+    taint was released, and not forgotten.
+    """
+    free = {node.name: {one.incident for one in node.offences} for node in nodes or () if node.usable}
+    kept = {}
+    for name, why in state.quarantined.items():
+        own = {one.id for one in state.incidents if one.node == name}
+        if not own or not own <= free.get(name, set()):
+            kept[name] = why
+    return kept
 
 
 def place(

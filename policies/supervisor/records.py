@@ -3,7 +3,7 @@
 from rerail.policies.documents import How, Start
 from rerail.policies.faults import FaultSignal
 from rerail.policies.recovery import RecoveryPolicy
-from rerail.policies.supervisor.judge import Judgement, isolating, late_news, news, signal_key
+from rerail.policies.supervisor.judge import Judgement, isolating, news, signal_key
 from rerail.policies.supervisor.observations import Now, Observations
 from rerail.policies.supervisor.state import AttemptRecord, Incident, RunState, Suspicion
 
@@ -93,9 +93,8 @@ def rejudged(state: RunState, seen: Observations, found: Judgement, policy: Reco
     if current is None or current.attempt != state.attempt:
         return incident(state, seen, found, policy, now=now)
     if _rank(found) <= _rank_of(current):
-        state = _amend(state, **_snapshot(seen, state.attempt))
-        second = found.exclude and found.node and found.node not in state.quarantined
-        return _consequences(state, seen, found, policy, charge=False) if second else state
+        state = _kept_away(isolated(state, news(state, seen), policy, now=now), found)
+        return _amend(state, **_snapshot(seen, state.attempt))
     evidence = tuple(dict.fromkeys((*found.evidence, *current.evidence)))
     better = current.model_copy(update={**_judged(found), "evidence": evidence})
     if current.first_sign_s is not None:
@@ -154,58 +153,58 @@ def _rank_of(current: Incident) -> tuple[int, bool]:
     return (_WEIGHTS[current.cause], current.confidence > 0.5)  # noqa: PLR2004 (an unsure judgement has half)
 
 
-def bystander(state: RunState, seen: Observations, node: str, reason: str) -> RunState:
-    """A node outside the gang is kept away from; no attempt ended by it."""
-    keys = (signal_key(signal) for signal in seen.signals if signal.node == node)
-    return state.model_copy(
-        update={
-            "seen_signals": tuple(dict.fromkeys((*state.seen_signals, *keys))),
-            "quarantined": {**state.quarantined, node: reason},
-        }
-    )
-
-
 def _consequences(state: RunState, seen: Observations, found: Judgement, policy: RecoveryPolicy, now: Now) -> RunState:
     """Keep away from what the evidence accuses, and charge the attempt."""
-    state = _isolated(state, news(state, seen), policy, now)
-    if found.exclude and found.node and found.node not in state.quarantined:
-        why = f"{found.class_name} in attempt {state.attempt}"
-        state = state.model_copy(update={"quarantined": state.quarantined | {found.node: why}})
-    return _amend(
+    signals = news(state, seen)
+    state = _kept_away(isolated(state, signals, policy, now=now), found)
+    state = _amend(
         state,
         end_cause=f"{found.class_name}: {found.evidence[0] if found.evidence else found.scope}",
         charged_to=found.cause,
         failure=found.failure,
     )
+    return _noted(state, signals)
 
 
-def isolated(state: RunState, seen: Observations, policy: RecoveryPolicy, *, now: Now) -> RunState:
-    """Before the next gang is placed and its start resolved: everything that signals say by now, however late."""
-    signals = late_news(state, seen)
-    return _isolated(state, signals, policy, now) if isolating(signals, now_s=now.wall_s) else state
+def _kept_away(state: RunState, found: Judgement) -> RunState:
+    if not found.exclude or not found.node or found.node in state.quarantined:
+        return state
+    why = f"{found.class_name} in attempt {state.attempt}"
+    return state.model_copy(update={"quarantined": state.quarantined | {found.node: why}})
 
 
-def _isolated(state: RunState, signals: tuple[FaultSignal, ...], policy: RecoveryPolicy, now: Now) -> RunState:
+def isolated(state: RunState, signals: tuple[FaultSignal, ...], policy: RecoveryPolicy, *, now: Now) -> RunState:
     """Every node that the signals accuse: not to be used, and its commits suspect, of all attempts that ran on it.
 
-    Stamps tell which commits those are, so an attempt that ended before the fault loses nothing.
+    Stamps tell which commits those are, so an attempt that ended before the fault loses nothing. The same state where
+    no node is accused.
     """
+    accused = isolating(signals, now_s=now.wall_s)
+    if not accused:
+        return state
     quarantined = dict(state.quarantined)
     suspicions = list(state.suspicions)
-    for found in isolating(signals, now_s=now.wall_s):
-        quarantined.setdefault(found.node, f"{found.class_} in attempt {state.attempt}")
+    used = state.gang.nodes if state.gang else ()
+    for found in accused:
+        when = f"in attempt {state.attempt}" if not used or found.node in used else "while it was not in use"
+        quarantined.setdefault(found.node, f"{found.class_} {when}")
         if not found.suspects:
             continue
         since_s = None if found.first_seen_s is None else found.first_seen_s - policy.suspect_margin_s
-        used = [record.n for record in state.attempts if found.node in record.nodes or not record.nodes]
+        ran = [record.n for record in state.attempts if found.node in record.nodes or not record.nodes]
         suspicions += [
             Suspicion(attempt=attempt, node=found.node, since_s=since_s, why=f"{found.class_} on {found.node}")
-            for attempt in (used if since_s is not None else [state.attempt])
+            for attempt in (ran if since_s is not None else [state.attempt])
         ]
-    keys = tuple(dict.fromkeys((*state.seen_signals, *(signal_key(signal) for signal in signals))))
-    return state.model_copy(
-        update={"seen_signals": keys, "quarantined": quarantined, "suspicions": tuple(dict.fromkeys(suspicions))}
+    return _noted(
+        state.model_copy(update={"quarantined": quarantined, "suspicions": tuple(dict.fromkeys(suspicions))}), signals
     )
+
+
+def _noted(state: RunState, signals: tuple[FaultSignal, ...]) -> RunState:
+    """Signals that were acted on."""
+    keys = (signal_key(signal) for signal in signals)
+    return state.model_copy(update={"seen_signals": tuple(dict.fromkeys((*state.seen_signals, *keys)))})
 
 
 def _snapshot(seen: Observations, attempt: int) -> dict[str, object]:

@@ -102,6 +102,7 @@ class Incident(Value):
     Attributes:
         class_name: Diagnosis in one word, for example ``xid-79`` or ``hang``.
         first_sign_s: When the fault was first seen to have an effect, by the node's stamp where there is one.
+        signals: Keys of the fault signals that belong to it; what comes later is judged together with them.
         detected_at_s: When the supervisor first saw it; the other times follow the order of recovery.
     """
 
@@ -117,6 +118,7 @@ class Incident(Value):
     confidence: float = 1.0
     trusted: bool = True
     evidence: tuple[str, ...] = ()
+    signals: tuple[str, ...] = ()
     first_sign_s: float | None = None
     detected_at_s: float
     decided_at_s: float
