@@ -152,7 +152,7 @@ class World:
 
     def environment(self) -> dict[str, str]:
         return {
-            "PATH": os.environ["PATH"],
+            **{name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ},
             "RERAIL_STORE": self.store,
             "RERAIL_HOLD_S": "60",
             "RERAIL_POLL_S": "0.05",
