@@ -14,6 +14,7 @@ from crash_broken import (
     Unproven,
 )
 from crash_points import KILL, POWER
+
 from rerail.policies.errors import StoreRefusedError
 
 TORN = r"torn: \d+\.\d+|DamagedError|is another one now"
@@ -61,7 +62,7 @@ def first_violation(lab, mode, kind):
         if point.mode == mode:
             wrong = [text for text in lab.carry_out(point).wrong if re.search(kind, text)]
             if wrong:
-                print(f"{point}: {wrong[0]}")
+                print(f"{point}: {wrong[0]}")  # noqa: T201 - the catch is worth reading
                 return wrong[0]
     return None
 

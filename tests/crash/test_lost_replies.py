@@ -1,6 +1,7 @@
 """The server does it and the reply is lost: the store settles what happened, once, and does it no second time."""
 
 import pytest
+
 from rerail.plugins.checkpoint.s3_transfer import Tuning
 from rerail.plugins.checkpoint.store import Created, Exists, Uploaded
 from rerail.policies.documents import digest_of

@@ -1,4 +1,4 @@
-"""Crash at every boundary of every operation, on a folder and on S3: nothing acknowledged is lost, nothing torn is taken.
+"""Crash at every boundary of every operation, on a folder and on S3: nothing acknowledged is lost, nothing torn taken.
 
 Points are (operation, backend, boundary, mode). A boundary is a system call that changes something, or a request.
 kill: SIGKILL before it (the last one: after the end). un-synced lost: the power goes instead, and takes any of what no
@@ -33,7 +33,7 @@ def table(counts: Counter[tuple[str, str, str]]) -> str:
 def test_the_recorder_lists_at_least_500_distinct_points(folder_lab, bucket_lab):
     points = [point for name in OPERATIONS for point in folder_lab(name).points()]
     points += [point for name in BUCKET_OPERATIONS for point in bucket_lab(name).points()]
-    print("\n" + table(Counter((point.operation, point.backend, point.column) for point in points)))
+    print("\n" + table(Counter((point.operation, point.backend, point.column) for point in points)))  # noqa: T201 - the table of the matrix
     assert len(set(points)) == len(points)
     # Those of the three modes alone; what overtakes and what loses requests comes on top.
     assert sum(point.mode in {KILL, POWER, REPLY} for point in points) >= 500
@@ -55,7 +55,7 @@ def judge_all(lab, chosen):
     began, points = time.monotonic(), chosen(lab.points())
     results = {point: lab.carry_out(point) for point in points}
     states = sum(found.states for found in results.values())
-    print(f"{len(points)} points, {states} states recovered from, {time.monotonic() - began:.1f} s")
+    print(f"{len(points)} points, {states} states recovered from, {time.monotonic() - began:.1f} s")  # noqa: T201 - what was done
     wrong = [f"{point}: {text}" for point, found in results.items() for text in found.wrong]
     assert not wrong, f"{len(wrong)} violations, the first ones:\n" + "\n".join(wrong[:10])
 

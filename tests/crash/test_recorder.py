@@ -39,8 +39,7 @@ def test_strace_sees_exactly_the_calls_that_the_recorder_lists(folder_lab, scrat
     done = subprocess.run(
         [strace, "-f", "-y", "-s", "1", "-o", str(log), "-e", f"trace={CALLS}", sys.executable, str(WORKER)],
         input="".join(json.dumps(job) + "\n" for job in jobs),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
         timeout=120,
         check=False,

@@ -24,7 +24,7 @@ KILL, POWER, REPLY, REQUEST = "kill", "un-synced lost", "reply lost", "request l
 
 
 class Point(NamedTuple):
-    """One way to fail: before call ``boundary`` (the number of calls done), or in it where its request or reply is lost."""
+    """One way to fail: before call ``boundary`` (calls done until then), or in it where a request or reply is lost."""
 
     operation: str
     backend: str
@@ -44,7 +44,7 @@ class Found(NamedTuple):
     wrong: list[str]
 
 
-class Crash(BaseException):  # noqa: N818
+class Crash(BaseException):
     """Ends an operation as SIGKILL does: nothing that cleans up gets through any more."""
 
 
@@ -355,11 +355,13 @@ class BucketLab:
                 wrong.append("one lost message is no reason to fail, and not all was acknowledged")
         else:
             wrong += self._overtaken(process, point.boundary, prefix, point.mode.partition(": ")[2])
-        wrong += judge(self._there.below(prefix), self.operation, told, world_size=self.world_size)
+        untouched = () if self.operation.collects else self._base_acks
+        there = self._there.below(prefix)
+        wrong += judge(there, self.operation, told, world_size=self.world_size, untouched=untouched)
         return Found(1, wrong)
 
     def killed(self, process: Process, boundary: int) -> None:
-        """End the operation before its request ``boundary``; whatever it would still send does not leave the process."""
+        """End the operation before its request ``boundary``; what it would still send does not leave the process."""
         start = len(self.sent)
 
         def before() -> None:

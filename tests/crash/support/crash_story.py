@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from rerail.plugins.checkpoint import proof
 from rerail.plugins.checkpoint.attempts import create_run, newest_opening, open_attempt, read_run
 from rerail.plugins.checkpoint.commit import Blob, commit, confirm, write_part
-from rerail.plugins.checkpoint.manifests import read_manifest
+from rerail.plugins.checkpoint.manifests import read_entry, read_manifest
 from rerail.plugins.checkpoint.notes import certificate_ref, create_certificate, mark_commit, read_marks
 from rerail.plugins.checkpoint.resolve import Resolution, read_start, resolve
 from rerail.plugins.checkpoint.retention import collect
@@ -20,8 +20,8 @@ from rerail.plugins.checkpoint.verify import verify
 from rerail.plugins.gang.ledger import Lost, append
 from rerail.policies import keys
 from rerail.policies.documents import Certificate, RankCertificate, Rendezvous, RunDoc, Start, digest_of
-from rerail.policies.errors import NotFoundError, RerailError
-from rerail.policies.manifest import CertificateRef, Layout, Manifest, Snapshot
+from rerail.policies.errors import DamagedError, NotFoundError, RerailError
+from rerail.policies.manifest import CertificateRef, Layout, Manifest, PartRecord, Snapshot
 from rerail.policies.retention import LatestN
 from rerail.policies.supervisor.advance import Decision
 from rerail.policies.supervisor.state import RunState
@@ -260,7 +260,8 @@ OPERATIONS: dict[str, Operation] = {
         again=True,
     ),
     "write_part": Operation(
-        lambda p: p.parts(2, 40, "40a040a040a040a0"), rivals={"a new attempt": lambda p: p.open(3)}
+        lambda p: p.parts(2, 40, "40a0" * 4),
+        rivals={"a new attempt": lambda p: p.open(3), "rank 0 commits": lambda p: p.commit(2, 40, "40a0" * 4)},
     ),
     "commit": Operation(
         lambda p: p.commit(2, 40, "40a040a040a040a0"),
@@ -310,12 +311,17 @@ BUCKET_OPERATIONS = {
 }
 
 
-def judge(store: Store, operation: Operation, acks: Sequence[Ack], *, world_size: int) -> list[str]:
-    """Recover as a new process does, go on, and tell everything that is wrong."""
+def judge(
+    store: Store, operation: Operation, acks: Sequence[Ack], *, world_size: int, untouched: Sequence[Ack] = ()
+) -> list[str]:
+    """Recover as a new process does, go on, and tell everything that is wrong.
+
+    What is ``untouched`` has to be there, and is not read again: on S3 nobody rewrites an object but by its key.
+    """
     told: list[Ack] = list(acks)
     process = Process(store, "recovery", world_size, told.append)
     try:
-        return _Judge(process, operation, told).all_wrong()
+        return _Judge(process, operation, told, frozenset(untouched)).all_wrong()
     except (RerailError, OSError, ValueError) as error:
         return [f"recovery ended with {type(error).__name__}: {error}"]
 
@@ -325,11 +331,12 @@ class _Judge:
     process: Process
     operation: Operation
     told: list[Ack]
+    untouched: frozenset[Ack]
     read: set[Ack] = field(default_factory=set)
     committed: set[tuple[int, int]] = field(default_factory=set)
 
     def all_wrong(self) -> list[str]:
-        may_go: set[tuple[int, int]] = {(1, 10), (2, 30)} if self.operation.collects else set()
+        may_go = self._may_go()
         wrong = self._held(may_go) + self._whole(may_go)
         found = None if wrong else resolve(self.process.run, known=True)
         wrong += self._resolved(found, may_go) if found else []
@@ -338,13 +345,18 @@ class _Judge:
         if self.operation.again:
             self.operation.act(self.process)
             found = resolve(self.process.run)
-        if self.operation.collects:  # by then a rival's start or commit may protect others
-            start = read_start(self.process.run, newest_opening(self.process.run).started or 1)
-            named = {(ack.attempt, ack.step) for ack in self._commits(set())}
-            may_go = named - {max(named), (start.load.attempt, start.load.step) if start.load else (0, 0)}
+            may_go = self._may_go()
         wrong, step = self._go_on(found)
         wrong += self._held(may_go) + self._whole(may_go, None if self.operation.collects else step)
         return [f"after the next commit: {text}" for text in wrong]
+
+    def _may_go(self) -> set[tuple[int, int]]:
+        """Commits that retention may have deleted: never the newest one, nor what the newest start loads."""
+        if not self.operation.collects:
+            return set()
+        load = read_start(self.process.run, newest_opening(self.process.run).started or 1).load
+        named = {(ack.attempt, ack.step) for ack in self._commits(set())}
+        return named - {max(named), (load.attempt, load.step) if load else (0, 0)}
 
     def _begun(self) -> bool:
         """Whether somebody was told that the run exists."""
@@ -364,7 +376,11 @@ class _Judge:
                 continue
             if ack.key not in there:
                 wrong.append(f"{ack.key} was acknowledged and is gone")
-            elif ack.digest and ack not in self.read and digest_of(run.control.get(ack.key)) != ack.digest:
+            elif (
+                ack.digest
+                and ack not in self.read | self.untouched
+                and digest_of(run.control.get(ack.key)) != ack.digest
+            ):
                 wrong.append(f"{ack.key} was acknowledged and is another one now")
             self.read.add(ack)
         return wrong
@@ -372,17 +388,41 @@ class _Judge:
     def _whole(self, may_go: set[tuple[int, int]], step: int | None = None) -> list[str]:
         """Manifests that are torn, gone, or of another save. Nothing here damages storage, so all have to be whole."""
         wrong = []
-        verdicts = {(one.attempt, one.step): one for one in verify(self.process.run, None if step is None else [step])}
+        steps = None if step is None else {step}
+        if self.untouched and step is None:
+            named = [keys.parse_commit(entry.key) for entry in all_entries(self.process.run.control, keys.COMMITS)]
+            names = {(key.attempt, key.step) for key in named if key and key.step is not None}
+            self.committed |= names & {(ack.attempt, ack.step) for ack in self.untouched}
+            steps = {step for _, step in names - self.committed}
+        verdicts = {(one.attempt, one.step): one for one in verify(self.process.run, steps)} if steps != set() else {}
         for name, verdict in verdicts.items():
             wrong += [f"torn: {name[0]}.{name[1]}: {problem}" for problem in verdict.problems]
         for ack in self._commits(may_go):
-            if step is not None and ack.step != step:
+            if (step is not None and ack.step != step) or (
+                ack in self.untouched and (ack.attempt, ack.step) in self.committed
+            ):
                 continue
             if (ack.attempt, ack.step) not in verdicts:
                 wrong.append(f"commit {ack.attempt}.{ack.step} was acknowledged and is gone")
             elif verdicts[ack.attempt, ack.step].ok:
                 wrong += self._other_bytes(ack)
+        if step is None:
+            wrong += self._lost_parts(set(verdicts) | self.committed, may_go)
         self.committed |= verdicts.keys()
+        return wrong
+
+    def _lost_parts(self, committed: set[tuple[int, int]], may_go: set[tuple[int, int]]) -> list[str]:
+        """Files of acknowledged part records, as far as no manifest names them yet."""
+        run, wrong = self.process.run, []
+        for ack in self.told:
+            save = keys.parse_shard(ack.key)
+            if save is None or (save.attempt, save.step) in committed or self._collected(ack.key, may_go):
+                continue
+            for entry in PartRecord.decode(run.shards.get(ack.key), ack.key).files:
+                try:
+                    read_entry(run, entry, memoryview(bytearray(entry.size)))
+                except DamagedError as error:
+                    wrong.append(f"torn part: {error}")
         return wrong
 
     def _collected(self, key: str, may_go: set[tuple[int, int]]) -> bool:
@@ -401,7 +441,7 @@ class _Judge:
         return []
 
     def _resolved(self, found: Resolution, may_go: set[tuple[int, int]]) -> list[str]:
-        """What is wrong with a resolution: fresh or blocked for no reason, older than what was told, or not committed."""
+        """A resolution that is fresh or blocked for no reason, older than what was told, or never committed."""
         run = self.process.run
         if not self._begun() and found.decision == "blocked":
             try:

@@ -92,7 +92,8 @@ def main() -> None:
         job = json.loads(line)
         os.environ.update(job["env"])
         ended, acks = JOBS[job["job"]](job)
-        print(json.dumps([ended, acks]), flush=True)
+        sys.stdout.write(json.dumps([ended, acks]) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
