@@ -24,6 +24,7 @@ class Budgets(Value):
         window_s: Only charges younger than this count.
         without_progress: Attempts in a row that committed nothing new; then the run stops.
         identical: Failures with the same error at the same step; then the run stops.
+        out_of_memory: The same for ends for lack of memory, which nothing but other resources cures.
     """
 
     application: int = Field(3, ge=0)
@@ -33,6 +34,7 @@ class Budgets(Value):
     window_s: float = Field(86_400.0, gt=0)
     without_progress: int = Field(3, ge=1)
     identical: int = Field(3, ge=2)
+    out_of_memory: int = Field(2, ge=2)
 
 
 class RecoveryPolicy(Value):

@@ -68,6 +68,7 @@ def train(options: argparse.Namespace, group: Group, trace: Trace) -> None:
         seed=options.seed,
     )
     step = checkpointer.restore()
+    inject.after_restore(group.rank, generator)
     while step < options.steps:
         inject.before_step(step + 1, group.rank)
         ids, total = sampler.take()

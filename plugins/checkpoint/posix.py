@@ -24,7 +24,13 @@ from rerail.plugins.checkpoint.names import HIDDEN, PROOFS, Requests, check_key,
 from rerail.plugins.checkpoint.oserrors import NO_HARD_LINKS, explain_sync, explained
 from rerail.plugins.checkpoint.proof import prove_exclusive, prove_once
 from rerail.plugins.checkpoint.store import Buffer, Created, Entry, Exists, Page, Uploaded
-from rerail.policies.errors import DamagedError, NotFoundError, RefusedError, StoreRefusedError
+from rerail.policies.errors import (
+    DamagedError,
+    NotFoundError,
+    RefusedError,
+    StoreRefusedError,
+    StoreUnreachableError,
+)
 from rerail.policies.keys import parse_shard
 
 _PIECE_BYTES = 8 << 20
@@ -51,6 +57,8 @@ class _Volume:
     requests: Requests = field(default_factory=Requests)
     anchored: set[tuple[str, int, int]] = field(default_factory=set)
     """Folders whose entry in their parent is known to be synced, by path and inode."""
+    met: set[str] = field(default_factory=set)
+    """The root, once it was there: from then on its absence is an outage, not a wrong address."""
 
 
 def make_root(root: Path) -> None:
@@ -348,10 +356,11 @@ class PosixStore:
             try:
                 root = self._files.open_root(self._volume.root)
             except (FileNotFoundError, NotADirectoryError) as error:
-                raise NotFoundError(
-                    f"the store's folder {self._volume.root} is not there ({error.strerror}): mount the "
-                    "volume, or make the folder if this is a new store"
-                ) from error
+                gone = f"the store's folder {self._volume.root} is not there ({error.strerror})"
+                if self._volume.met:
+                    raise StoreUnreachableError(f"{gone} any more: is its volume still mounted?") from error
+                raise NotFoundError(f"{gone}: mount the volume, or make the folder if this is a new store") from error
+            self._volume.met.add(self._volume.root)
             chain = [stack.enter_context(self._files.closing(root))]
             done = self._volume.root
             for name in folder.split("/") if folder else ():

@@ -260,7 +260,7 @@ class Supervisor:
                 self.log(f"mark-node {effect.node}: {hold}")
                 return
         try:
-            self.nodes.mark(effect.node, effect.incident, effect.reason)
+            self.nodes.mark(effect.node, effect.incident, effect.reason, device=effect.device)
         except NotFoundError as error:
             self.log(f"mark-node: {error}")
 

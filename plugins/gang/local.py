@@ -72,6 +72,7 @@ class LocalBackend:
         environment: Environment of every pod; ``RERAIL_STORE`` and the like belong in here.
         log_dir: Folder of the ranks' logs, ``<log_dir>/<attempt>/<rank>.log``.
         host: Address at which ranks meet.
+        pod_environment: Further environment of one pod, for what differs from node to node.
     """
 
     run: str
@@ -80,6 +81,7 @@ class LocalBackend:
     environment: Mapping[str, str]
     log_dir: Path | None = None
     host: str = "127.0.0.1"
+    pod_environment: Callable[[PodSpec], Mapping[str, str]] = lambda _pod: {}
     clock: Callable[[], float] = time.monotonic
     _children: dict[Path, int] = field(default_factory=dict)
 
@@ -156,6 +158,7 @@ class LocalBackend:
             "RERAIL_POD_DIR": str(pod.folder),
             "WORLD_SIZE": str(pod.file.world_size),
         }
+        environment |= self.pod_environment(pod.file.pod)
         if self.log_dir is not None:
             environment["RERAIL_LOG_DIR"] = str(self.log_dir)
         # Not Popen: the pod is meant to outlive this object and this process.

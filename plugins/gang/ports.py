@@ -53,8 +53,8 @@ class Nodes(Protocol):
         """Every node with its slots; None where a scheduler places gangs."""
         ...
 
-    def mark(self, node: str, incident: str, reason: str) -> None:
-        """Keep new work off ``node`` and note the incident on it; once per incident, however often it is asked.
+    def mark(self, node: str, incident: str, reason: str, *, device: str = "") -> None:
+        """Keep new work off ``node``, and note incident and device; once per incident, however often it is asked.
 
         Raises:
             TransientError: Not now.
@@ -87,7 +87,7 @@ class NoNodes:
         """None: placing is somebody else's business."""
         return None
 
-    def mark(self, node: str, incident: str, reason: str) -> None:
+    def mark(self, node: str, incident: str, reason: str, *, device: str = "") -> None:
         """Nothing can be marked."""
 
     def signals(self) -> tuple[FaultSignal, ...]:

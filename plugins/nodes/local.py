@@ -17,8 +17,9 @@ from pydantic import Field, ValidationError
 
 from rerail.plugins.faults.kernlog import read_lines
 from rerail.policies.documents import Value
-from rerail.policies.errors import NotFoundError, TransientError, UsageError
+from rerail.policies.errors import NotFoundError, RefusedError, TransientError, UsageError
 from rerail.policies.faults import FaultSignal
+from rerail.policies.offenders import Offence, why_not_released
 from rerail.policies.supervisor.observations import NodeView
 
 QUARANTINED = "rerail.dev/quarantined"
@@ -36,12 +37,16 @@ class NodeFile(Value):
         unschedulable: A person keeps new work off it.
         taints: Reason by taint; any taint keeps new work off, and none ends what runs.
         annotations: Notes; ``rerail.dev/incidents`` lists every incident that ever marked it.
+        offences: The same with device and time, for the rules about faults that come back.
+        released_at_s: When the quarantine was last taken off, epoch seconds.
     """
 
     slots: int = Field(ge=0)
     unschedulable: bool = False
     taints: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
+    offences: tuple[Offence, ...] = ()
+    released_at_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -56,6 +61,7 @@ class LocalNodes:
     folder: Path
     used: Callable[[], Mapping[str, int]] = dict
     clock: Callable[[], float] = time.monotonic
+    wall_s: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
     _read_to: dict[str, tuple[int, int]] = field(default_factory=dict)
     _signals: dict[str, list[FaultSignal]] = field(default_factory=dict)
@@ -103,8 +109,9 @@ class LocalNodes:
             _write(self.folder / name, after)
         return after
 
-    def mark(self, node: str, incident: str, reason: str) -> None:
+    def mark(self, node: str, incident: str, reason: str, *, device: str = "") -> None:
         """Taint the node for an incident, once: an incident that was released later is not marked again."""
+        noted = Offence(incident=incident, device=device, reason=reason, at_s=self.wall_s())
 
         def taint(before: NodeFile) -> NodeFile:
             known: list[str] = json.loads(before.annotations.get(INCIDENTS, "[]"))
@@ -114,18 +121,32 @@ class LocalNodes:
                 update={
                     "taints": before.taints | {QUARANTINED: reason},
                     "annotations": before.annotations | {INCIDENT: incident, INCIDENTS: json.dumps([*known, incident])},
+                    "offences": (*before.offences, noted),
                 }
             )
 
         self.update(node, taint)
 
-    def release(self, node: str) -> None:
-        """Take the quarantine off a node; what happened to it stays noted."""
+    def release(self, node: str, *, by: str = "") -> None:
+        """Take the quarantine off a node; what happened to it stays noted.
+
+        Args:
+            node: The node.
+            by: The person in whose name a repeat offender is released, once its device was replaced.
+
+        Raises:
+            RefusedError: A device of the node failed so often that only a person may release it.
+            NotFoundError: There is no such node.
+        """
 
         def untaint(before: NodeFile) -> NodeFile:
+            now_s = self.wall_s()
+            why = "" if by else why_not_released(before.offences, now_s=now_s)
+            if why:
+                raise RefusedError(f"node {node!r} is not released: {why}")
             kept = {key: value for key, value in before.taints.items() if key != QUARANTINED}
             notes = {key: value for key, value in before.annotations.items() if key != INCIDENT}
-            return before.model_copy(update={"taints": kept, "annotations": notes})
+            return before.model_copy(update={"taints": kept, "annotations": notes, "released_at_s": now_s})
 
         self.update(node, untaint)
 
@@ -137,7 +158,17 @@ class LocalNodes:
             node = self.read(name)
             why = "unschedulable" if node.unschedulable else "; ".join(f"{k}: {v}" for k, v in node.taints.items())
             free = max(0, node.slots - taken.get(name, 0))
-            found.append(NodeView(name=name, slots=node.slots, free=free, usable=not why, why=why))
+            found.append(
+                NodeView(
+                    name=name,
+                    slots=node.slots,
+                    free=free,
+                    usable=not why,
+                    why=why,
+                    offences=node.offences,
+                    released_at_s=node.released_at_s,
+                )
+            )
         return tuple(found)
 
     def signals(self) -> tuple[FaultSignal, ...]:

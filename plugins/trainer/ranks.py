@@ -83,7 +83,8 @@ class Ranks:
             "LOCAL_RANK": str(local),
             "LOCAL_WORLD_SIZE": str(self.count),
             "WORLD_SIZE": str(start.world_size),
-            "MASTER_ADDR": start.rendezvous.host,
+            # A node that sees rank 0 under another address than the others (NAT, a relay) is told so by its pod.
+            "MASTER_ADDR": self.environment.get("RERAIL_MASTER_ADDR") or start.rendezvous.host,
             "MASTER_PORT": str(start.rendezvous.port),
             "RERAIL_RENDEZVOUS": start.rendezvous.id,
             "RERAIL_ATTEMPT": str(start.attempt),

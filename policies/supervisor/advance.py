@@ -22,7 +22,7 @@ from rerail.policies.supervisor.effects import (
 )
 from rerail.policies.supervisor.judge import Judgement, bystander_news, judge, judge_meanwhile, late_news
 from rerail.policies.supervisor.observations import NodeView, Now, Observations
-from rerail.policies.supervisor.placement import kept_away, place
+from rerail.policies.supervisor.placement import place, still_excluded
 from rerail.policies.supervisor.state import GangSpec, Phase, RunState
 
 
@@ -124,7 +124,7 @@ def _stop_on_request(state: RunState, seen: Observations, policy: RecoveryPolicy
 def _open(state: RunState, *, nodes: tuple[NodeView, ...] | None, now: Now, attempt: int, how: How) -> Decision | None:
     """Open ``attempt`` with a new gang; None where there is no room."""
     name = gang_name(state.run, attempt)
-    state = state.model_copy(update={"quarantined": kept_away(state, nodes)})
+    state = state.model_copy(update={"quarantined": still_excluded(state, nodes)})
     excluded = frozenset(state.quarantined)
     if nodes is None:
         gang = GangSpec(name=name, world_size=state.world_size, pods=(), excluded_nodes=tuple(sorted(excluded)))
@@ -392,7 +392,7 @@ def _why_not_again(
 
 
 def _no_room(state: RunState, seen: Observations) -> str:
-    away = kept_away(state, seen.nodes)
+    away = still_excluded(state, seen.nodes)
     free = sum(node.free for node in seen.nodes or () if node.usable and node.name not in away)
     kept = f"; kept away from {', '.join(sorted(away))}" if away else ""
     return f"no capacity: {state.world_size} slots wanted, {free} free{kept}"

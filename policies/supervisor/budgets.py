@@ -1,7 +1,7 @@
 """Whether a run may go on: budgets per cause and window, the progress rule, identical failures, and the back-off."""
 
 from rerail.policies.recovery import RecoveryPolicy
-from rerail.policies.supervisor.state import AttemptRecord, Cause, Failure, RunState
+from rerail.policies.supervisor.state import OUT_OF_MEMORY, AttemptRecord, Cause, Failure, RunState
 
 _BUDGETED: tuple[Cause, ...] = ("application", "hardware", "infrastructure", "unknown")
 
@@ -36,6 +36,13 @@ def why_stop(state: RunState, policy: RecoveryPolicy, *, now_s: float) -> str | 
     last = state.attempts[-1] if state.attempts else None
     if last is not None and last.failure is not None and last.failure.error != "hang":
         same = same_failures(state, last.failure)
+        memory = last.failure.error == OUT_OF_MEMORY
+        if memory and last.failure.step is not None and len(same) >= policy.budgets.out_of_memory:
+            return (
+                f"out of memory at the same step {last.failure.step} in {len(same)} attempts: the same again would end "
+                "the same. Give it more memory or a smaller batch, then run the same command again; the newest good "
+                "checkpoint is kept"
+            )
         if len(same) >= policy.budgets.identical:
             nodes = " | ".join(",".join(record.nodes) for record in same)
             return (

@@ -5,12 +5,13 @@ from typing import Literal
 from rerail.policies import errors
 from rerail.policies.diagnosis import diagnose_nodes
 from rerail.policies.documents import RankExit, Value
-from rerail.policies.endings import judge_ending
+from rerail.policies.endings import EVIDENCE_WINDOW_S, judge_ending
 from rerail.policies.faults import Diagnosis, FaultSignal
 from rerail.policies.liveness import judge_progress, judge_resume, stall_limit_s
+from rerail.policies.offenders import cure, escalated
 from rerail.policies.recovery import RecoveryPolicy
 from rerail.policies.supervisor.observations import Observations, PodView
-from rerail.policies.supervisor.state import Cause, Failure, RunState
+from rerail.policies.supervisor.state import OUT_OF_MEMORY, Cause, Failure, RunState
 
 _SIGNALLED = 128
 
@@ -37,6 +38,7 @@ class Judgement(Value):
         sure: False while evidence that would change the scope may still arrive.
         trusted: Whether a save may be asked for: no faulty device and the ranks can still answer.
         exclude: Node that the next attempt must not use.
+        step: Last step of the rank that ended first, where one did.
         suspect_since_s: Snapshots on ``node`` later than this (its clock, margin not yet taken off) are suspect.
     """
 
@@ -57,6 +59,12 @@ class Judgement(Value):
     suspect_since_s: float | None = None
     first_sign_s: float | None = None
     failure: Failure | None = None
+    step: int | None = None
+
+
+def incident_id(state: RunState) -> str:
+    """The incident that ends the running attempt."""
+    return f"{state.run}-a{state.attempt}"
 
 
 def signal_key(signal: FaultSignal) -> str:
@@ -91,7 +99,25 @@ def bystander_news(state: RunState, seen: Observations) -> tuple[FaultSignal, ..
 
 def _unseen(state: RunState, seen: Observations) -> tuple[FaultSignal, ...]:
     known = set(state.seen_signals)
-    return tuple(signal for signal in seen.signals if signal_key(signal) not in known and not signal.cleared)
+    over = {node.name: node.released_at_s for node in seen.nodes or () if node.released_at_s is not None}
+    return tuple(
+        signal
+        for signal in seen.signals
+        if signal_key(signal) not in known
+        and not signal.cleared
+        and signal.first_seen_s > over.get(signal.node, float("-inf"))
+    )
+
+
+def _of_incident(state: RunState, seen: Observations) -> tuple[FaultSignal, ...]:
+    """What is new about the gang's nodes, with what the open incident was judged by: one fault has many reports."""
+    new = news(state, seen)
+    last = state.incidents[-1] if state.incidents else None
+    if not new or last is None or last.attempt != state.attempt:
+        return new
+    known = set(last.signals)
+    fresh = {signal_key(signal) for signal in new}
+    return (*(one for one in seen.signals if signal_key(one) in known and signal_key(one) not in fresh), *new)
 
 
 def root_exit(exits: tuple[RankExit, ...]) -> RankExit | None:
@@ -111,12 +137,12 @@ def root_exit(exits: tuple[RankExit, ...]) -> RankExit | None:
 
 def judge(state: RunState, seen: Observations, policy: RecoveryPolicy, *, now_s: float) -> Judgement | None:
     """Judge the running attempt; None while it is well."""
-    diagnosis = _of_signals(news(state, seen), now_s=now_s)
+    diagnosis = _of_signals(state, seen, now_s=now_s)
     if diagnosis is not None:
         return diagnosis
     ended = _of_exits(state, seen) or _of_pods(seen)
     if ended is not None:
-        return ended
+        return _explained(state, seen, ended, now_s=now_s)
     return _of_resume(state, seen) or _of_silence(state, seen, policy)
 
 
@@ -126,10 +152,11 @@ def judge_meanwhile(state: RunState, seen: Observations, *, now_s: float) -> Jud
     Its processes end by our own signals now, so how they end says nothing: not that a node was lost, nor that somebody
     asked them to leave. A device's signals speak, and errors that have a name.
     """
-    diagnosis = _of_signals(news(state, seen), now_s=now_s)
+    diagnosis = _of_signals(state, seen, now_s=now_s)
     if diagnosis is not None:
         return diagnosis
     found = _of_exits(state, seen)
+    found = found and _explained(state, seen, found, now_s=now_s)
     return found if found is not None and found.sure and found.cause in ("application", "damage") else None
 
 
@@ -155,8 +182,57 @@ def _of_resume(state: RunState, seen: Observations) -> Judgement | None:
     )
 
 
-def _of_signals(signals: tuple[FaultSignal, ...], *, now_s: float) -> Judgement | None:
-    return next((_hardware(found) for found in isolating(signals, now_s=now_s)), None)
+def _of_signals(state: RunState, seen: Observations, *, now_s: float) -> Judgement | None:
+    found = next(iter(isolating(_of_incident(state, seen), now_s=now_s)), None)
+    return None if found is None else _of_offender(state, seen, _hardware(found), found, now_s=now_s)
+
+
+def _of_offender(
+    state: RunState, seen: Observations, judged: Judgement, found: Diagnosis, *, now_s: float
+) -> Judgement:
+    """A fault that came back on its device is cured more strongly."""
+    history = next((node.offences for node in seen.nodes or () if node.name == found.node), ())
+    step = cure(history, judged.device, incident_id(state), now_s=now_s)
+    if step == "reset":
+        return judged
+    what = f"GPU {judged.device}" if judged.device else "the node itself"
+    asked = "; replace it, and ask a person" if step == "replace-and-ask" else ""
+    evidence = (*judged.evidence, f"{what} of {found.node} has failed before: {step}{asked}")
+    return judged.model_copy(update={"action": escalated(found.action, step), "evidence": evidence})
+
+
+def _explained(state: RunState, seen: Observations, ended: Judgement, *, now_s: float) -> Judgement:
+    """The same end with what the kernel said about it: a fault of process scope accuses no device, but has a name."""
+    if ended.class_name not in ("killed", "app-error", "oom"):
+        return ended
+    near = [
+        signal
+        for signal in _of_incident(state, seen)
+        if signal.node == ended.node and now_s - signal.first_seen_s <= EVIDENCE_WINDOW_S
+    ]
+    found = next(iter(diagnose_nodes(near, now_s=now_s)), None)
+    if found is None or found.scope != "process":
+        return ended
+    told = ended.model_copy(
+        update={
+            "codes": found.codes,
+            "device": found.devices[0] if found.devices else "",
+            "evidence": (*ended.evidence, *found.evidence),
+            "first_sign_s": found.first_seen_s,
+        }
+    )
+    if found.class_ == "sympathetic":  # teardown; what it follows from is not known
+        return told
+    sure: dict[str, object] = {"class_name": found.class_, "action": found.action, "sure": True, "confidence": 0.8}
+    if found.class_ == "oom":
+        nodes = state.gang.nodes if state.gang else ()
+        failure = Failure(error=OUT_OF_MEMORY, step=ended.step, nodes=nodes)
+        sure |= {"cause": "application", "next": "new-gang", "failure": failure}
+    elif found.class_ == "app":
+        sure |= {"cause": "application"}
+    else:
+        sure |= {"cause": "hardware", "next": "in-place", "failure": None}
+    return told.model_copy(update=sure)
 
 
 def isolating(signals: tuple[FaultSignal, ...], *, now_s: float) -> tuple[Diagnosis, ...]:
@@ -241,7 +317,8 @@ def _of_root(state: RunState, seen: Observations, root: RankExit) -> Judgement:
             next="new-gang",
             node=node,
             evidence=(f"rank {root.rank} was killed for memory at step {root.step}",),
-            failure=Failure(error="OOMKilled", step=root.step, nodes=nodes),
+            failure=Failure(error=OUT_OF_MEMORY, step=root.step, nodes=nodes),
+            step=root.step,
         )
     if root.exit_code >= _SIGNALLED and not root.error:
         return Judgement(
@@ -254,6 +331,7 @@ def _of_root(state: RunState, seen: Observations, root: RankExit) -> Judgement:
             node=node,
             confidence=0.5,
             evidence=(f"rank {root.rank} was ended by signal {root.exit_code - _SIGNALLED} at step {root.step}",),
+            step=root.step,
         )
     error = root.error or f"exit code {root.exit_code}"
     sure = bool(root.error) and root.error.split(":", maxsplit=1)[0] not in _COLLECTIVE
@@ -267,6 +345,7 @@ def _of_root(state: RunState, seen: Observations, root: RankExit) -> Judgement:
         confidence=1.0 if sure else 0.5,
         node=node,
         evidence=(f"rank {root.rank} ended after step {root.step} with {error}",),
+        step=root.step,
         failure=Failure(error=error, step=root.step, nodes=nodes),
     )
 

@@ -6,7 +6,7 @@ from rerail.policies.supervisor.observations import NodeView
 from rerail.policies.supervisor.state import GangSpec, PodSpec, RunState
 
 
-def kept_away(state: RunState, nodes: Sequence[NodeView] | None) -> dict[str, str]:
+def still_excluded(state: RunState, nodes: Sequence[NodeView] | None) -> dict[str, str]:
     """Nodes that the run still keeps away from: those that were released after its own incidents may be used again.
 
     A node's note of an incident and its taint are written as one, so a node that knows the incident and carries no

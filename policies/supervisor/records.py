@@ -1,11 +1,13 @@
 """How attempts and incidents are written down as the machine moves; the report is computed from nothing else."""
 
+from typing import cast
+
 from rerail.policies.documents import How, Start
-from rerail.policies.faults import FaultSignal
+from rerail.policies.faults import SCOPES, FaultSignal, Scope
 from rerail.policies.recovery import RecoveryPolicy
-from rerail.policies.supervisor.judge import Judgement, isolating, news, signal_key
+from rerail.policies.supervisor.judge import Judgement, incident_id, isolating, news, signal_key
 from rerail.policies.supervisor.observations import Now, Observations
-from rerail.policies.supervisor.state import AttemptRecord, Incident, RunState, Suspicion
+from rerail.policies.supervisor.state import AttemptRecord, Cause, Incident, RunState, Suspicion
 
 
 def opened(state: RunState, *, how: How, now: Now) -> RunState:
@@ -76,11 +78,12 @@ def progressed(state: RunState, seen: Observations, *, now: Now) -> RunState | N
 def incident(state: RunState, seen: Observations, found: Judgement, policy: RecoveryPolicy, *, now: Now) -> RunState:
     """Open the incident that ends the running attempt, and charge the attempt once."""
     new = Incident(
-        id=f"{state.run}-a{state.attempt}",
+        id=incident_id(state),
         attempt=state.attempt,
         detected_at_s=now.wall_s,
         decided_at_s=now.wall_s,
         lost_from_step=_last_step(seen),
+        signals=tuple(signal_key(signal) for signal in news(state, seen)),
         **_judged(found),
     )
     state = state.model_copy(update={"incidents": (*state.incidents, new)})
@@ -96,7 +99,8 @@ def rejudged(state: RunState, seen: Observations, found: Judgement, policy: Reco
         state = _kept_away(isolated(state, news(state, seen), policy, now=now), found)
         return _amend(state, **_snapshot(seen, state.attempt))
     evidence = tuple(dict.fromkeys((*found.evidence, *current.evidence)))
-    better = current.model_copy(update={**_judged(found), "evidence": evidence})
+    signals = tuple(dict.fromkeys((*current.signals, *(signal_key(signal) for signal in news(state, seen)))))
+    better = current.model_copy(update={**_judged(found), "evidence": evidence, "signals": signals})
     if current.first_sign_s is not None:
         first = min(current.first_sign_s, better.first_sign_s or current.first_sign_s)
         better = better.model_copy(update={"first_sign_s": first})
@@ -145,12 +149,19 @@ def _judged(found: Judgement) -> dict[str, object]:
 _WEIGHTS = {"hardware": 5, "damage": 4, "application": 3, "preemption": 2, "infrastructure": 2, "unknown": 1}
 
 
-def _rank(found: Judgement) -> tuple[int, bool]:
-    return (_WEIGHTS[found.cause], found.sure)
+def _rank(found: Judgement) -> tuple[int, int, int, bool]:
+    return (_WEIGHTS[found.cause], _width(found.cause, found.scope), len(found.codes), found.sure)
 
 
-def _rank_of(current: Incident) -> tuple[int, bool]:
-    return (_WEIGHTS[current.cause], current.confidence > 0.5)  # noqa: PLR2004 (an unsure judgement has half)
+def _rank_of(current: Incident) -> tuple[int, int, int, bool]:
+    # An unsure judgement has half of the confidence.
+    sure = current.confidence > 0.5  # noqa: PLR2004
+    return (_WEIGHTS[current.cause], _width(current.cause, current.scope), len(current.codes), sure)
+
+
+def _width(cause: Cause, scope: str) -> int:
+    """A second GPU makes a fault the node's; how widely processes ended says nothing."""
+    return SCOPES.index(cast("Scope", scope)) if cause == "hardware" else 0
 
 
 def _consequences(state: RunState, seen: Observations, found: Judgement, policy: RecoveryPolicy, now: Now) -> RunState:

@@ -22,6 +22,10 @@ Cause = Literal["application", "hardware", "infrastructure", "unknown", "preempt
 """What an attempt's end is charged to; preemption and damage are free."""
 
 
+OUT_OF_MEMORY = "OOMKilled"
+"""The error of a ``Failure`` for lack of memory: the same pods would meet it again, so it is never tried in place."""
+
+
 class PodSpec(Value):
     """One pod of a gang: one launch with its ranks.
 
