@@ -3,9 +3,14 @@
 RerailError                      anything that Rerail itself reports
  ├─ PermanentError               trying again changes nothing
  │   ├─ UsageError               2  the caller's input: names the thing, the value and the way out
- │   ├─ NotFoundError            4  the run, checkpoint or key is not there
+ │   │   └─ InvalidObjectError   2  the cluster does not accept an object as it stands
+ │   ├─ NotFoundError            4  the run, checkpoint, key or object is not there
+ │   │   └─ NotInstalledError    4  the cluster does not know the kind: its CRDs are not installed
  │   ├─ RefusedError             5  rights, a guard, or another owner
- │   │   └─ StoreRefusedError    5  the store does not keep a promise that commits rest on
+ │   │   ├─ StoreRefusedError    5  the store does not keep a promise that commits rest on
+ │   │   └─ ForbiddenError       5  the cluster's rules do not allow the request; names the rule that is missing
+ │   ├─ AlreadyExistsError       5  another object has this name
+ │   ├─ ConditionError           1  an object came into a state from which the awaited one is not reached
  │   ├─ DamagedError             1  bytes differ from what a manifest or a document's own digest says
  │   ├─ ResumeBlockedError       3  no checkpoint may be used now; says what to do
  │   │   └─ NewerFormatError     3  written by a newer Rerail, or with an unknown algorithm
@@ -16,7 +21,12 @@ RerailError                      anything that Rerail itself reports
  │   └─ SaveFailedError          1  a save did not become a commit
  └─ TransientError               try again after ``retry_after_s``
      ├─ StoreUnreachableError    3  the store did not answer, or answered 5xx, 409 or 429
-     └─ StoreFullError           3  no space or quota is left; what was acknowledged stands
+     ├─ StoreFullError           3  no space or quota is left; what was acknowledged stands
+     ├─ ClusterUnreachableError  3  the API server did not answer, or answered 5xx or 429
+     ├─ ConflictError            3  the object changed meanwhile: read it again
+     ├─ ExpiredError             3  the API server no longer has this point in its history: list again (410)
+     ├─ QuotaExceededError       5  a quota of the namespace is used up
+     └─ DeadlineError            3  what was awaited did not come in time
 """
 
 from typing import ClassVar
@@ -69,6 +79,46 @@ class RefusedError(PermanentError):
 
     headline = "Refused"
     exit_code = 5
+
+
+class InvalidObjectError(UsageError):
+    """The cluster does not accept an object as it stands: schema, strict field validation or an admission webhook."""
+
+    headline = "Object not accepted"
+
+
+class NotInstalledError(NotFoundError):
+    """The cluster does not know the kind of object at all."""
+
+    headline = "Not installed"
+
+
+class ForbiddenError(RefusedError):
+    """The cluster's access rules, or an admission plugin, do not allow the request.
+
+    Attributes:
+        rule: The RBAC rule that would allow it, as YAML; None where no rule would help.
+    """
+
+    headline = "Not allowed"
+
+    def __init__(self, message: str, *, rule: str | None = None) -> None:
+        super().__init__(message)
+        self.rule = rule
+
+
+class AlreadyExistsError(PermanentError):
+    """Another object has this name."""
+
+    headline = "Name taken"
+    exit_code = 5
+
+
+class ConditionError(PermanentError):
+    """An object came into a state from which the awaited one is not reached."""
+
+    headline = "Condition not reached"
+    exit_code = 1
 
 
 class StoreRefusedError(RefusedError):
@@ -143,6 +193,49 @@ class StoreFullError(TransientError):
     """No space or quota is left. Training may go on: space can be freed, and the next save tries again."""
 
     headline = "Store full"
+    exit_code = 3
+
+
+class ClusterUnreachableError(TransientError):
+    """The API server did not answer, or answered that it cannot now.
+
+    Attributes:
+        outcome_unknown: Whether the request may have been carried out all the same.
+    """
+
+    headline = "Cluster unreachable"
+    exit_code = 3
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None, outcome_unknown: bool = False) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.outcome_unknown = outcome_unknown
+
+
+class ConflictError(TransientError):
+    """The object changed, or was replaced, since it was read: read it again and decide anew."""
+
+    headline = "Object changed"
+    exit_code = 3
+
+
+class ExpiredError(TransientError):
+    """The API server no longer holds this point of its history (410): list again."""
+
+    headline = "History expired"
+    exit_code = 3
+
+
+class QuotaExceededError(TransientError):
+    """A ResourceQuota of the namespace leaves no room now."""
+
+    headline = "Quota used up"
+    exit_code = 5
+
+
+class DeadlineError(TransientError):
+    """What was awaited did not come in time."""
+
+    headline = "Deadline passed"
     exit_code = 3
 
 

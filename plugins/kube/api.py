@@ -1,0 +1,379 @@
+"""Requests to the API server on plain dicts, with bounded retries and answers as typed errors."""
+
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, Self, cast
+
+from rerail.plugins.kube.config import Connection, connect
+from rerail.plugins.kube.errors import Call
+from rerail.plugins.kube.resources import ACCESS_REVIEWS, ResourceType
+from rerail.plugins.kube.transport import Lines
+from rerail.policies.errors import ClusterUnreachableError, ExpiredError, TransientError
+
+ALL_NAMESPACES: Final = "*"
+"""In place of a namespace: every one."""
+
+PAGE: Final = 500
+FIELD_MANAGER: Final = "rerail"
+
+Obj = dict[str, Any]
+Propagation = Literal["Foreground", "Background", "Orphan"]
+PatchKind = Literal["json", "merge", "strategic"]
+
+_PATCH_TYPES: Final[Mapping[PatchKind, str]] = {
+    "json": "application/json-patch+json",
+    "merge": "application/merge-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A consistent list and the point of history at which it was true."""
+
+    items: tuple[Obj, ...]
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a single request is tried.
+
+    Attributes:
+        request_s: Longest wait for one answer.
+        total_s: From the first try on, no new try begins after this.
+        first_pause_s: Pause after the first failure; doubles, with jitter.
+        longest_pause_s: Where doubling ends. A Retry-After of the server counts up to here as well.
+    """
+
+    request_s: float = 30.0
+    total_s: float = 30.0
+    first_pause_s: float = 0.25
+    longest_pause_s: float = 5.0
+
+    def pause_s(self, failures: int, jitter: float) -> float:
+        """Pause after the ``failures``-th failure in a row; ``jitter`` lies in 0..1."""
+        full = min(self.longest_pause_s, self.first_pause_s * 2.0 ** min(failures - 1, 16))
+        return full * (0.5 + jitter / 2)
+
+
+def selector(labels: Mapping[str, str] | str | None) -> str:
+    """A label selector from equal pairs, or as given."""
+    if labels is None or isinstance(labels, str):
+        return labels or ""
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+class KubeApi:
+    """The API server, as far as we need it. Safe for use by several threads.
+
+    Reads, and writes that may be repeated, are tried again on 429, 5xx and silence until ``patience`` ends; other
+    writes only where they were surely not carried out. Every error names what was asked.
+
+    Args:
+        connection: From ``connect``.
+        patience: How long one request is tried.
+        clock: Monotonic seconds.
+        sleep: Waits a number of seconds.
+        jitter: Gives numbers in 0..1.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        patience: Patience | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+        jitter: Callable[[], float] = secrets.SystemRandom().random,
+    ) -> None:
+        self.connection = connection
+        self.patience = patience or Patience()
+        self.clock = clock
+        self.sleep = sleep
+        self.jitter = jitter
+
+    @classmethod
+    def connect(
+        cls,
+        kubeconfig: str | Path | None = None,
+        *,
+        context: str | None = None,
+        namespace: str | None = None,
+        patience: Patience | None = None,
+    ) -> Self:
+        """Connect as ``config.connect`` says."""
+        return cls(connect(kubeconfig, context=context, namespace=namespace), patience=patience)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace used where none is given."""
+        return self.connection.namespace
+
+    def get(
+        self, resource: ResourceType, name: str, *, namespace: str | None = None, subresource: str | None = None
+    ) -> Obj:
+        """Read one object.
+
+        Raises:
+            NotFoundError: It is not there.
+        """
+        call = Call("get", resource, self.place(resource, namespace), name, subresource)
+        return self._send(call, "GET", self._path(call), repeatable=True)
+
+    def list(
+        self,
+        resource: ResourceType,
+        *,
+        namespace: str | None = None,
+        labels: Mapping[str, str] | str | None = None,
+        fields: str | None = None,
+    ) -> Listing:
+        """Read a collection in pages, consistently. A page that came too late (410) begins the list anew."""
+        call = Call("list", resource, self.place(resource, namespace))
+        asked = {"limit": str(PAGE)}
+        if labels:
+            asked["labelSelector"] = selector(labels)
+        if fields:
+            asked["fieldSelector"] = fields
+        for last_round in (False, False, True):
+            try:
+                return self._pages(call, asked)
+            except ExpiredError:
+                if last_round:
+                    raise
+        raise AssertionError("unreachable")
+
+    def create(
+        self,
+        resource: ResourceType,
+        body: Obj,
+        *,
+        namespace: str | None = None,
+        dry_run: bool = False,
+        strict: bool = True,
+        field_manager: str = FIELD_MANAGER,
+    ) -> Obj:
+        """Create an object.
+
+        Args:
+            resource: Its kind.
+            body: The whole object.
+            namespace: Where; the body's own, else the connection's.
+            dry_run: Let the server judge (schema, admission, quota of names) and store nothing.
+            strict: Unknown and double fields are an error.
+            field_manager: Recorded as the writer of the fields.
+
+        Raises:
+            AlreadyExistsError: The name is taken.
+            InvalidObjectError: Not accepted as it stands.
+            ClusterUnreachableError: With ``outcome_unknown`` where the object may be there all the same.
+        """
+        metadata = body.get("metadata") or {}
+        place = self.place(resource, namespace or metadata.get("namespace"))
+        call = Call("create", resource, place, metadata.get("name"))
+        path = resource.path(place)
+        return self._send(call, "POST", path, query=_writes(dry_run, strict, field_manager), body=body)
+
+    def replace(
+        self,
+        resource: ResourceType,
+        body: Obj,
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+        dry_run: bool = False,
+        strict: bool = True,
+        field_manager: str = FIELD_MANAGER,
+    ) -> Obj:
+        """Replace an object; its ``metadata.resourceVersion`` says which state of it was read.
+
+        Raises:
+            ConflictError: It changed since.
+        """
+        metadata = body.get("metadata") or {}
+        place = self.place(resource, namespace or metadata.get("namespace"))
+        call = Call("update", resource, place, metadata.get("name"), subresource)
+        return self._send(call, "PUT", self._path(call), query=_writes(dry_run, strict, field_manager), body=body)
+
+    def patch(
+        self,
+        resource: ResourceType,
+        name: str,
+        patch: Obj | tuple[Obj, ...],
+        *,
+        namespace: str | None = None,
+        kind: PatchKind | None = None,
+        subresource: str | None = None,
+        repeatable: bool = False,
+        dry_run: bool = False,
+        strict: bool = True,
+        field_manager: str = FIELD_MANAGER,
+    ) -> Obj:
+        """Change parts of an object.
+
+        Args:
+            resource: Its kind.
+            name: Its name.
+            patch: A tuple of JSON-patch operations, or an object to merge.
+            namespace: The connection's by default.
+            kind: Guessed from ``patch``: operations are ``json``, an object is ``merge``.
+            subresource: For example ``status``.
+            repeatable: Whether doing it twice is doing it once, so that it may be tried again.
+            dry_run: Store nothing.
+            strict: Unknown fields are an error.
+            field_manager: Recorded as the writer of the fields.
+        """
+        call = Call("patch", resource, self.place(resource, namespace), name, subresource)
+        chosen: PatchKind = kind or ("merge" if isinstance(patch, dict) else "json")
+        return self._send(
+            call,
+            "PATCH",
+            self._path(call),
+            query=_writes(dry_run, strict, field_manager),
+            body=patch if isinstance(patch, dict) else list(patch),
+            content_type=_PATCH_TYPES[chosen],
+            repeatable=repeatable,
+        )
+
+    def delete(
+        self,
+        resource: ResourceType,
+        name: str,
+        *,
+        namespace: str | None = None,
+        propagation: Propagation = "Background",
+        uid: str | None = None,
+        grace_s: int | None = None,
+        dry_run: bool = False,
+    ) -> Obj:
+        """Ask for an object's deletion; it may stay for a while, with a ``deletionTimestamp``.
+
+        Args:
+            resource: Its kind.
+            name: Its name.
+            namespace: The connection's by default.
+            propagation: What becomes of objects that it owns.
+            uid: Only if it still is this one; then, and only then, the request may be tried again.
+            grace_s: Overrides a pod's grace period, in seconds.
+            dry_run: Delete nothing.
+
+        Raises:
+            NotFoundError: It is not there.
+            ConflictError: Another object has the name now (``uid``).
+        """
+        call = Call("delete", resource, self.place(resource, namespace), name)
+        body: Obj = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
+        if uid:
+            body["preconditions"] = {"uid": uid}
+        if grace_s is not None:
+            body["gracePeriodSeconds"] = grace_s
+        query = {"dryRun": "All"} if dry_run else {}
+        return self._send(call, "DELETE", self._path(call), query=query, body=body, repeatable=uid is not None)
+
+    def stream(
+        self,
+        resource: ResourceType,
+        *,
+        namespace: str | None,
+        query: Mapping[str, str],
+        timeout_s: float,
+    ) -> Lines:
+        """Open a watch; for ``watch.Watch``, which survives its end."""
+        call = Call("watch", resource, self.place(resource, namespace))
+        return self.connection.transport.stream(
+            call, resource.path(call.namespace), query={**query, "watch": "true"}, timeout_s=timeout_s
+        )
+
+    def may(
+        self, verb: str, resource: ResourceType, *, namespace: str | None = None, subresource: str | None = None
+    ) -> bool:
+        """Whether the access rules allow us ``verb`` there, by the API server's own word."""
+        attributes = {"verb": verb, "group": resource.group, "version": resource.version, "resource": resource.plural}
+        place = self.place(resource, namespace)
+        if place:
+            attributes["namespace"] = place
+        if subresource:
+            attributes["subresource"] = subresource
+        body: Obj = {
+            "apiVersion": ACCESS_REVIEWS.api_version,
+            "kind": ACCESS_REVIEWS.kind,
+            "spec": {"resourceAttributes": attributes},
+        }
+        call = Call("create", ACCESS_REVIEWS)
+        answer = self._send(call, "POST", ACCESS_REVIEWS.path(None), body=body, repeatable=True)
+        return bool((answer.get("status") or {}).get("allowed"))
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self.connection.transport.close()
+
+    def place(self, resource: ResourceType, namespace: str | None) -> str | None:
+        """The namespace a request goes to: the one given, else the connection's; None for every one or none."""
+        if namespace == ALL_NAMESPACES:
+            return None
+        if namespace is None:
+            return self.namespace if resource.namespaced else None
+        return namespace
+
+    def _pages(self, call: Call, asked: dict[str, str]) -> Listing:
+        items: list[Obj] = []
+        query = dict(asked)
+        path = call.resource.path(call.namespace)
+        while True:
+            page = self._send(call, "GET", path, query=query, repeatable=True)
+            items += cast("list[Obj]", page.get("items") or [])
+            metadata = page.get("metadata") or {}
+            if not metadata.get("continue"):
+                return Listing(tuple(items), str(metadata.get("resourceVersion") or ""))
+            query["continue"] = metadata["continue"]
+
+    def _path(self, call: Call) -> str:
+        return call.resource.path(call.namespace, call.name or "", call.subresource)
+
+    def _send(
+        self,
+        call: Call,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = "application/json",
+        repeatable: bool = False,
+    ) -> Obj:
+        begun = self.clock()
+        failures = 0
+        while True:
+            try:
+                return self.connection.transport.send(
+                    call,
+                    method,
+                    path,
+                    query=query or {},
+                    body=body,
+                    content_type=content_type,
+                    timeout_s=self.patience.request_s,
+                )
+            except ClusterUnreachableError as error:
+                failures += 1
+                pause_s = self.retry_pause_s(error, failures)
+                spent = self.clock() - begun + pause_s > self.patience.total_s
+                if spent or (error.outcome_unknown and not repeatable):
+                    raise
+            self.sleep(pause_s)
+
+    def retry_pause_s(self, error: TransientError, failures: int) -> float:
+        """How long to wait before the next try: the server's wish where it is bearable, else our own back-off."""
+        own = self.patience.pause_s(failures, self.jitter())
+        return min(self.patience.longest_pause_s, max(own, error.retry_after_s or 0.0))
+
+
+def _writes(dry_run: bool, strict: bool, field_manager: str) -> dict[str, str]:
+    query = {"fieldManager": field_manager, "fieldValidation": "Strict" if strict else "Warn"}
+    if dry_run:
+        query["dryRun"] = "All"
+    return query
