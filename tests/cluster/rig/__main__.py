@@ -1,0 +1,141 @@
+"""``python -m rig up|down|stop-node|start-node|cut-node|mend-node``: the cluster of the tests."""
+
+import argparse
+import fcntl
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from rig import api, builds, control, images, layout, machines, network, packages, services, teardown, volcano
+from rig.clock import ClusterError, say, stage
+
+MAX_NODES = 16
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Hold the machine's one cluster, so that two commands never work on it at once."""
+    with layout.LOCK.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ClusterError(f"another command holds {layout.LOCK}: wait until it ends") from None
+        yield
+
+
+def up(count: int, gpus: int) -> None:
+    """Bring a fresh cluster up, after removing what an earlier one left."""
+    start = time.monotonic()
+    nodes = layout.nodes(count)
+    folder = volcano.programs()
+    packages.ensure()
+    with stage("remove what an earlier cluster left"):
+        teardown.remove()
+        layout.STATE.mkdir(mode=0o755, parents=True)
+    builds.sweep()
+    with stage("programs"):
+        builds.programs()
+    with stage("images"):
+        pictures = (images.pause(), images.training())
+    machines.save_tunables()
+    with stage("network"):
+        network.make(nodes)
+    control.start(nodes)
+    services.start_s3()
+    with ThreadPoolExecutor() as pool:
+        loads = [pool.submit(_load, node, pictures) for node in nodes]
+        with stage("API server"):
+            client = control.wait_ready()
+        control.start_controllers()
+        services.start_dns()
+        with stage("Volcano's definitions"):
+            definitions = volcano.define(client)
+        if folder:
+            volcano.start(folder)
+        with stage("service accounts"):
+            control.wait_accounts(client)
+        for load in loads:
+            load.result()
+    with stage("nodes ready"):
+        for node in nodes:
+            machines.wait_ready(client, node, gpus)
+    with stage("S3 and DNS"):
+        services.wait_s3()
+        services.wait_dns()
+    if folder:
+        with stage("Volcano"):
+            volcano.wait_ready(client)
+    settings = {
+        "nodes": [node.name for node in nodes],
+        "gpus_per_node": gpus,
+        "image": layout.TRAINING_IMAGE,
+        "bucket": services.BUCKET,
+        "definitions": definitions,
+        "volcano": f"real, from {folder}" if folder else "none",
+        "node_grace_s": control.NODE_GRACE_S,
+        "toleration_s": control.TOLERATION_S,
+        "kubectl": str(layout.BIN / "kubectl"),
+    }
+    layout.SETTINGS.write_text(json.dumps(settings, indent=1))
+    api.publish()
+    say(f"{time.monotonic() - start:7.1f} s  in all; Volcano: {settings['volcano']}")
+    sys.stdout.write(f"{layout.KUBECONFIG}\n")
+
+
+def _load(node: layout.Node, pictures: tuple[images.Image, ...]) -> None:
+    with stage(f"containerd and images of {node.name}"):
+        machines.start_containerd(node)
+        machines.load(node, pictures)
+        machines.start_kubelet(node)
+
+
+def _node(name: str) -> layout.Node:
+    for node in layout.nodes(MAX_NODES):
+        if node.name == name and node.folder.exists():
+            return node
+    raise ClusterError(f"the cluster has no node {name}")
+
+
+NODE_COMMANDS = {
+    "stop-node": (machines.stop, "kill a node's kubelet and containerd; its containers go on, unseen"),
+    "start-node": (machines.start_again, "start them again, and wait until the node is ready"),
+    "cut-node": (network.cut, "take a node and its pods off the network"),
+    "mend-node": (network.mend, "put them back"),
+}
+
+
+def main() -> int:
+    """Run one command; exit code 1 with a reason where it failed."""
+    parser = argparse.ArgumentParser(prog="rig", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    upper = commands.add_parser("up", help="bring a fresh cluster up; the kubeconfig's path is the last line")
+    upper.add_argument("--nodes", type=int, default=2, choices=range(2, MAX_NODES + 1), metavar="N")
+    upper.add_argument("--gpus", type=int, default=4, help="fake GPUs of each node")
+    commands.add_parser("down", help="remove the cluster")
+    for name, (_, help_text) in NODE_COMMANDS.items():
+        commands.add_parser(name, help=help_text).add_argument("node")
+    arguments = parser.parse_args()
+    if os.geteuid() != 0 or not sys.platform.startswith("linux"):
+        say("cluster: it needs root on Linux, as it makes network namespaces and containers")
+        return 1
+    try:
+        with alone():
+            if arguments.command == "up":
+                up(arguments.nodes, arguments.gpus)
+            elif arguments.command == "down":
+                with stage("remove the cluster"):
+                    teardown.remove()
+            else:
+                NODE_COMMANDS[arguments.command][0](_node(arguments.node))
+    except ClusterError as error:
+        say(f"cluster: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""Images, built here from Debian, constraints.txt and this checkout: no registry, no Docker.
+
+pause     a static Go program
+training  three layers: Debian's Python 3.11; what a training pod needs (and numpy) by constraints.txt; rerail
+"""
+
+import hashlib
+import io
+import json
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from rig.builds import fingerprint, go_program, kept, run
+from rig.layout import CHECKOUT, PAUSE_IMAGE, TRAINING_IMAGE
+
+SUITE = "bookworm"
+PYTHON = "3.11"
+SITE = f"usr/local/lib/python{PYTHON}/dist-packages"
+REQUIREMENTS = ("pydantic", "boto3", "python-dateutil", "numpy")
+UNUSED = ("var/cache", "var/lib/apt", "var/log", "usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/i18n")
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image as ``ctr images import`` takes it, in one stream."""
+
+    name: str
+    layers: tuple[Path, ...]
+    command: tuple[str, ...]
+
+    def write(self, stream: IO[bytes]) -> None:
+        """Write it as a docker archive: a configuration, the layers, and a manifest that names them."""
+        digests = [f"sha256:{layer.with_suffix('.sha256').read_text()}" for layer in self.layers]
+        config = {
+            "architecture": ARCHITECTURES[platform.machine()],
+            "os": "linux",
+            "config": {"Cmd": list(self.command), "Env": ["PATH=/usr/local/bin:/usr/bin:/bin"], "WorkingDir": "/"},
+            "rootfs": {"type": "layers", "diff_ids": digests},
+        }
+        names = [f"{digest.removeprefix('sha256:')}.tar" for digest in digests]
+        manifest = [{"Config": "config.json", "RepoTags": [self.name], "Layers": names}]
+        with tarfile.open(fileobj=stream, mode="w|") as archive:
+            for name, content in (("manifest.json", manifest), ("config.json", config)):
+                data = json.dumps(content).encode()
+                entry = tarfile.TarInfo(name)
+                entry.size = len(data)
+                archive.addfile(entry, io.BytesIO(data))
+            for name, layer in zip(names, self.layers, strict=True):
+                archive.add(layer, arcname=name)
+
+
+def _layer(name: str, key: str, fill: Callable[[Path], None]) -> Path:
+    """A layer: the tar of what ``fill`` puts into a folder, with its hash beside it."""
+
+    def build(folder: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".new-{name}-") as root:
+            Path(root).chmod(0o755)
+            fill(Path(root))
+            # GNU tar keeps devices and hard links of a whole system as they are.
+            ordered = ["--sort=name", "--numeric-owner", "--mtime=@0"]
+            run(["tar", "-C", root, *ordered, "-cf", folder / "layer.tar", "."])
+        with (folder / "layer.tar").open("rb") as tar:
+            (folder / "layer.sha256").write_text(hashlib.file_digest(tar, "sha256").hexdigest())
+
+    return kept(name, key, build) / "layer.tar"
+
+
+def _debian_mirror() -> list[str]:
+    """The mirror this machine already uses for the suite, if any: debootstrap has a default of its own."""
+    if not shutil.which("apt-get"):
+        return []
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", f"Codename: {SUITE}"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+    return found[:1]
+
+
+def _debian(root: Path) -> None:
+    include = f"--include=python{PYTHON}"
+    run(["debootstrap", "--variant=minbase", include, SUITE, root, *_debian_mirror()])
+    for unused in UNUSED:
+        shutil.rmtree(root / unused, ignore_errors=True)
+        (root / unused).mkdir(parents=True)
+    (root / "usr/bin/python3").unlink(missing_ok=True)
+    (root / "usr/bin/python3").symlink_to(f"python{PYTHON}")
+    (root / "usr/bin/python").symlink_to(f"python{PYTHON}")
+
+
+def _pip(target: Path, *arguments: str | Path) -> None:
+    """Install for the image's Python, whichever Python runs this; scripts get the image's interpreter."""
+    run([sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--target", target / SITE, *arguments])
+    scripts = target / SITE / "bin"
+    if scripts.exists():
+        (target / "usr/local/bin").mkdir(parents=True)
+        for script in scripts.iterdir():
+            head, _, body = script.read_bytes().partition(b"\n")
+            if head.startswith(b"#!"):
+                script.write_bytes(f"#!/usr/bin/python{PYTHON}\n".encode() + body)
+            script.rename(target / "usr/local/bin" / script.name)
+        scripts.rmdir()
+
+
+def _compile(target: Path, base: Path) -> None:
+    """Compile with the image's own Python, by hash, so that no import in a pod has to."""
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".new-compile-") as name:
+        root = Path(name)
+        run(["tar", "-C", root, "-xf", base])
+        shutil.copytree(target / SITE, root / SITE, dirs_exist_ok=True)
+        flags = ["-q", "--invalidation-mode", "unchecked-hash"]
+        run(["chroot", root, f"python{PYTHON}", "-m", "compileall", *flags, f"/{SITE}"])
+        shutil.copytree(root / SITE, target / SITE, dirs_exist_ok=True)
+
+
+def training() -> Image:
+    """The image of a training pod: rerail as a user installs it, without its command line's libraries."""
+    recipe = Path(__file__)
+    base = _layer("debian", fingerprint(SUITE, PYTHON, *UNUSED, platform.machine()), _debian)
+
+    def libraries(root: Path) -> None:
+        platforms = [f"--platform=manylinux{tag}_{platform.machine()}" for tag in ("_2_28", "2014", "_2_17")]
+        only = ["--only-binary=:all:", f"--python-version={PYTHON}", "--implementation=cp", *platforms]
+        _pip(root, *only, "--constraint", CHECKOUT / "constraints.txt", *REQUIREMENTS)
+        _compile(root, base)
+
+    needs = fingerprint(*REQUIREMENTS, str(base), files=[CHECKOUT / "constraints.txt", recipe])
+    sources = [CHECKOUT / name for name in ("pyproject.toml", "README.md", "LICENSE")]
+    for room in ("policies", "plugins", "workflows", "examples"):
+        files = (path for path in (CHECKOUT / room).rglob("*") if path.is_file())
+        sources += [path for path in files if "__pycache__" not in path.parts]
+
+    def rerail(root: Path) -> None:
+        # A build in the checkout would leave its folders there.
+        with tempfile.TemporaryDirectory(dir=root.parent, prefix=".new-source-") as copy:
+            for source in sources:
+                target = Path(copy) / source.relative_to(CHECKOUT)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, target)
+            _pip(root, "--no-deps", copy)
+        _compile(root, base)
+
+    layers = (
+        base,
+        _layer("libraries", needs, libraries),
+        _layer("rerail", fingerprint(str(base), files=[*sources, recipe]), rerail),
+    )
+    return Image(TRAINING_IMAGE, layers, ("python3",))
+
+
+def pause() -> Image:
+    """The image of the process that holds a pod's namespaces; `sleep` as process 1 would ignore SIGTERM."""
+    program = go_program("pause")
+
+    def fill(root: Path) -> None:
+        shutil.copy(program, root / "pause")
+
+    return Image(PAUSE_IMAGE, (_layer("pause-image", fingerprint(str(program)), fill),), ("/pause",))
