@@ -4,13 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 TYPING := $(VENV)/typing/rerail
 PYTEST_WORKERS ?= auto
-MYPY := MYPYPATH=$(VENV)/typing $(BIN)/mypy --config-file pyproject.toml
+RIG := PYTHONPATH=tests/cluster $(BIN)/python -m rig
+CLUSTER_NODES ?= 2
+MYPY := MYPYPATH=$(VENV)/typing:tests/cluster $(BIN)/mypy --config-file pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types walls pytest bench bench-full clean
+.PHONY: help demo test lint types walls pytest bench bench-full cluster-up cluster-down cluster-test cluster-test-full clean
 
 help: ## Show the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Rerail needs Python >= 3.11; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12") if sys.version_info < (3, 11) else None'
@@ -40,13 +42,26 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/.dev $(TYPING)/.linked
-	$(MYPY) -p rerail.policies -p rerail.plugins -p rerail.workflows -p rerail.examples.local_gang
+	$(MYPY) -p rerail.policies -p rerail.plugins -p rerail.workflows -p rerail.examples.local_gang -p rig
 
 walls: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 pytest: $(VENV)/.dev
 	$(BIN)/pytest -n $(PYTEST_WORKERS)
+
+# A real Kubernetes on this machine: root, Linux and Go. RERAIL_VOLCANO_BIN names the folder of Volcano's programs.
+cluster-up: $(VENV)/.dev ## Bring the tests' cluster up; the kubeconfig's path is the last line (CLUSTER_NODES=2)
+	@$(RIG) up --nodes $(CLUSTER_NODES)
+
+cluster-down: $(VENV)/.dev ## Remove the cluster, and whatever a killed run left of it
+	@$(RIG) down
+
+cluster-test: $(VENV)/.dev ## Test on the cluster, a sample of the cases
+	RERAIL_CLUSTER=sample $(BIN)/pytest tests/cluster
+
+cluster-test-full: $(VENV)/.dev ## Test on the cluster, all cases
+	RERAIL_CLUSTER=full $(BIN)/pytest tests/cluster
 
 clean: ## Remove what the other targets made in the checkout
 	rm -rf $(VENV) demo build ./*.egg-info

@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from rig import api, builds, control, images, layout, machines, network, packages, services, teardown, volcano
 from rig.clock import ClusterError, say, stage
 
-MAX_NODES = 16
-
 
 @contextmanager
 def alone() -> Iterator[None]:
@@ -94,7 +92,7 @@ def _load(node: layout.Node, pictures: tuple[images.Image, ...]) -> None:
 
 
 def _node(name: str) -> layout.Node:
-    for node in layout.nodes(MAX_NODES):
+    for node in layout.nodes(layout.MAX_NODES):
         if node.name == name and node.folder.exists():
             return node
     raise ClusterError(f"the cluster has no node {name}")
@@ -113,7 +111,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="rig", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     upper = commands.add_parser("up", help="bring a fresh cluster up; the kubeconfig's path is the last line")
-    upper.add_argument("--nodes", type=int, default=2, choices=range(2, MAX_NODES + 1), metavar="N")
+    upper.add_argument("--nodes", type=int, default=2, choices=range(2, layout.MAX_NODES + 1), metavar="N")
     upper.add_argument("--gpus", type=int, default=4, help="fake GPUs of each node")
     commands.add_parser("down", help="remove the cluster")
     for name, (_, help_text) in NODE_COMMANDS.items():

@@ -98,7 +98,7 @@ class Api:
         """
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": kind, "User-Agent": "rerail-cluster-up"}
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(SERVER + path, data=data, headers=headers, method=method)  # noqa: S310 - https
+        request = urllib.request.Request(SERVER + path, data=data, headers=headers, method=method)
         try:
             with self._opener.open(request, timeout=TIMEOUT_S) as answer:
                 text = answer.read()

@@ -36,6 +36,7 @@ SERVICES = "10.96.0.0/16"
 API_SERVICE = "10.96.0.1"
 DNS_DOMAIN = "cluster.local"
 
+MAX_NODES = 16
 PAUSE_IMAGE = "rerail.test/pause:1"
 TRAINING_IMAGE = "rerail.test/training:1"
 

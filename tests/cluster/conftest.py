@@ -1,0 +1,78 @@
+"""The cluster that ``make cluster-up`` made, or another one, for the tests of this folder.
+
+RERAIL_CLUSTER              sample or full; without it these tests are skipped (make cluster-test and -full set it)
+RERAIL_CLUSTER_KUBECONFIG   run against this cluster instead, in fresh namespaces; never tried outside our own cluster
+RERAIL_CLUSTER_IMAGE        the training image there (it must have rerail and numpy)
+RERAIL_CLUSTER_BUCKET       a bucket there; the usual AWS variables say how pods reach it
+
+cluster        session: kubeconfig, kubectl, image, S3, which Volcano: rig.access.Cluster
+namespace      a fresh namespace, removed after the test
+pods           factory in that namespace: pods.start(name, code, ...), pods.wait(name, phase), pods.log(name)
+"""
+
+import json
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from rig import layout, services
+from rig.access import Cluster, Pods
+
+S3_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION")
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Cluster:
+    size = os.environ.get("RERAIL_CLUSTER")
+    if not size:
+        pytest.skip("needs a cluster: make cluster-up, then make cluster-test (which sets RERAIL_CLUSTER)")
+    full = size == "full"
+    named = os.environ.get("RERAIL_CLUSTER_KUBECONFIG")
+    if named:
+        image = os.environ.get("RERAIL_CLUSTER_IMAGE", "")
+        if not image:
+            pytest.skip("RERAIL_CLUSTER_KUBECONFIG is set, and no RERAIL_CLUSTER_IMAGE says what its pods run")
+        env = {name: os.environ[name] for name in S3_VARIABLES if name in os.environ}
+        bucket = os.environ.get("RERAIL_CLUSTER_BUCKET", "")
+        return Cluster(
+            Path(named), image, bucket, env, "of that cluster", full, None, shutil.which("kubectl") or "kubectl"
+        )
+    if os.geteuid() != 0:
+        pytest.skip("the cluster belongs to root, and this is not root")
+    if not layout.KUBECONFIG.exists():
+        pytest.skip(f"the cluster is not up ({layout.KUBECONFIG} is missing): make cluster-up")
+    found = json.loads(layout.SETTINGS.read_text())
+    return Cluster(
+        layout.KUBECONFIG,
+        found["image"],
+        found["bucket"],
+        services.s3_env(),
+        found["volcano"],
+        full,
+        found["kubectl"],
+        ours=True,
+    )
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[str]:
+    name = f"rerail-test-{secrets.token_hex(4)}"
+    cluster.kubectl("create", "namespace", name)
+    account = ("serviceaccount/default", "configmap/kube-root-ca.crt")
+    cluster.wait(
+        "the service account", lambda: cluster.kubectl("get", *account, "-n", name, check=False).count("\n") > 2
+    )
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def pods(cluster: Cluster, namespace: str) -> Pods:
+    return Pods(cluster, namespace)
