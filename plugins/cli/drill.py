@@ -15,7 +15,7 @@ from rerail.policies.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from rerail.plugins.drill.runner import Setting
-    from rerail.plugins.drill.scenarios import Scenario
+    from rerail.plugins.drill.scenario import Scenario
     from rerail.plugins.report.document import Report
 
 
@@ -73,7 +73,7 @@ def _run(chosen: "list[Scenario]", folder: Path, setting: "Setting", output: Out
 
     from rerail.plugins.cli.live import Live
     from rerail.plugins.drill.runner import run_baseline, run_drill
-    from rerail.plugins.drill.scenarios import STEPS
+    from rerail.plugins.drill.scenario import STEPS
     from rerail.plugins.drill.world import Folders, newest_step
     from rerail.plugins.report.timeline import timeline_table
 

@@ -57,9 +57,7 @@ def history(
     return counted
 
 
-def compare(
-    run: RunStore, trace: Path, baseline: RunStore, baseline_trace: Path, *, attempts: int, baseline_attempts: int = 1
-) -> Comparison:
+def compare(run: RunStore, trace: Path, baseline: RunStore, baseline_trace: Path, *, attempts: int) -> Comparison:
     """Compare a run with the uninterrupted one of the same seed."""
     ours, theirs = final_commit(run), final_commit(baseline)
     if ours is None or theirs is None:
@@ -68,7 +66,7 @@ def compare(
     differences = _parameters(ours, theirs)
     world_size = ours.layout.world_size
     left = history(run, trace, last_attempt=attempts, world_size=world_size)
-    right = history(baseline, baseline_trace, last_attempt=baseline_attempts, world_size=world_size)
+    right = history(baseline, baseline_trace, last_attempt=1, world_size=world_size)
     expected = {(rank, step) for rank in range(world_size) for step in range(1, ours.step + 1)}
     for name, found in (("run", left), ("baseline", right)):
         missing_steps = sorted(expected - found.keys())

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,31 +13,40 @@ from rerail.plugins.checkpoint.attempts import create_run
 from rerail.plugins.checkpoint.open import open_run
 from rerail.plugins.checkpoint.store import RunStore
 from rerail.plugins.drill.identical import Comparison, compare
-from rerail.plugins.drill.scenarios import SAVE_EVERY_STEPS, STEPS, Scenario
-from rerail.plugins.drill.world import DrillTimeoutError, Folders, World
+from rerail.plugins.drill.relay import RelayedBackend, Relays
+from rerail.plugins.drill.scenario import PATIENT, SAVE_EVERY_STEPS, STEPS, WORLD_SIZE, Scenario, nothing
+from rerail.plugins.drill.world import PCI, DrillTimeoutError, Folders, World
 from rerail.plugins.gang.executor import Supervisor
+from rerail.plugins.gang.ledger import newest_entry
 from rerail.plugins.gang.local import LocalBackend
 from rerail.plugins.nodes.local import LocalNodes
 from rerail.plugins.report import placed, write
 from rerail.plugins.report.document import Report, build_report
 from rerail.plugins.report.facts import read_facts
 from rerail.policies.documents import RunDoc
-from rerail.policies.recovery import DRILL_POLICY, RecoveryPolicy
+from rerail.policies.errors import NotFoundError, RerailError
 from rerail.policies.supervisor.state import LedgerEntry, RunState
 
-WORLD_SIZE = 4
 NODES = ("node-a", "node-b", "node-c")
-SLOTS = 2
 
 OnEvent = Callable[[str, LedgerEntry], None]
+
+_UNINTERRUPTED = Scenario(
+    name="baseline", hypothesis="nothing happens", inject=nothing, check=lambda _report, _world: [], policy=PATIENT
+)
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """The uninterrupted run of a seed; one serves all drills of that seed."""
+    """The uninterrupted run of a seed; one serves all drills of that seed.
+
+    Attributes:
+        attempts: More than one where the machine itself interrupted it.
+    """
 
     run: RunStore
     trace: Path
+    attempts: int = 1
 
 
 @dataclass(frozen=True)
@@ -45,12 +55,10 @@ class Setting:
 
     Attributes:
         seed: Of parameters, order of samples and dropout.
-        policy: The drills' own policy; it is printed in the report.
         on_event: Told of every decision, with the name of the run it belongs to.
     """
 
     seed: int = 1
-    policy: RecoveryPolicy = DRILL_POLICY
     on_event: OnEvent = lambda _run, _entry: None
 
 
@@ -65,69 +73,85 @@ def _command(seed: int) -> list[str]:
     ]
 
 
-def _drive(
-    name: str, folders: Folders, setting: Setting, extra: dict[str, str], world: World | None = None
-) -> RunState:
-    """Run one gang to its end under its own supervisor."""
-    folders.store.mkdir(parents=True, exist_ok=True)
-    url = folders.store.as_uri()
-    run = open_run(name, store=url)
+def _prepare(name: str, scenario: Scenario, folders: Folders) -> World:
+    """Make the run, its nodes and its network."""
+    for folder in (folders.store, folders.control) if scenario.control_apart else (folders.store,):
+        folder.mkdir(parents=True, exist_ok=True)
+    control = folders.control.as_uri() if scenario.control_apart else None
+    run = open_run(name, store=folders.store.as_uri(), control=control)
     run.control.prove()
+    run.shards.prove()
     document = RunDoc(
         writer=os.urandom(8).hex(),
         run=name,
         owner=f"drill/{os.getpid()}",
         created_at_s=time.time(),
         world_size=WORLD_SIZE,
-        policy=setting.policy.model_dump(mode="json"),
+        policy=scenario.policy.model_dump(mode="json"),
     )
     create_run(run, document)
+    nodes = LocalNodes(folders.nodes)
+    for node in NODES:
+        nodes.add(node, len(PCI))
+        if node in scenario.cordoned:
+            nodes.update(node, lambda before: before.model_copy(update={"unschedulable": True}))
+    return World(run, folders, nodes, Relays())
+
+
+def _drive(name: str, scenario: Scenario, world: World, setting: Setting) -> RunState:
+    """Run one gang to its end under its own supervisor."""
+    folders = world.folders
     environment = {
         **os.environ,
-        "RERAIL_STORE": url,
+        "RERAIL_STORE": folders.store.as_uri(),
         "RERAIL_TRACE": str(folders.trace),
         "RERAIL_POLL_S": "0.1",
-        "RERAIL_HOLD_S": str(setting.policy.hold_s),
-        **extra,
+        "RERAIL_HOLD_S": str(scenario.policy.hold_s),
+        **scenario.environment(folders),
     }
     environment.pop("RERAIL_CONTROL", None)
-    backend = LocalBackend(
+    if scenario.control_apart:
+        environment["RERAIL_CONTROL"] = folders.control.as_uri()
+    backend = RelayedBackend(
         run=name,
         state=folders.pods,
         command=_command(setting.seed),
         environment=environment,
         log_dir=folders.logs,
+        relays=world.relays if scenario.relayed else None,
     )
-    nodes = LocalNodes(folders.nodes, used=backend.used)
-    for node in NODES:
-        nodes.add(node, SLOTS)
     supervisor = Supervisor(
-        run=run,
+        run=world.run,
         world_size=WORLD_SIZE,
         backend=backend,
-        nodes=nodes,
-        policy=setting.policy,
+        nodes=LocalNodes(folders.nodes, used=backend.used),
+        policy=scenario.policy,
         on_event=lambda entry: setting.on_event(name, entry),
     )
-    try:
-        return supervisor.drive(lambda: world is not None and world.failed is not None)
-    finally:
-        for gang in backend.gangs(name):
-            _end(backend, gang)
+    with ExitStack() as stack:
+        stack.callback(world.relays.close)
+        stack.callback(_end, backend, name)
+        return supervisor.drive(lambda: world.failed is not None)
 
 
-def _end(backend: LocalBackend, gang: str) -> None:
+def _end(backend: LocalBackend, name: str) -> None:
     """Nothing that a drill started outlives it, also when it is interrupted."""
     pause = threading.Event()
-    while not backend.end(gang, 0.0):
-        pause.wait(0.02)
+    for gang in backend.gangs(name):
+        while not backend.end(gang, 0.0):
+            pause.wait(0.02)
 
 
 def run_baseline(folder: Path, setting: Setting) -> Baseline:
-    """The uninterrupted run, in processes of its own."""
+    """The uninterrupted run, in processes of its own.
+
+    Raises:
+        RerailError: The supervisor gave up.
+    """
     folders = Folders(folder)
-    _drive("baseline", folders, setting, {})
-    return Baseline(open_run("baseline", store=folders.store.as_uri()), folders.trace)
+    world = _prepare("baseline", _UNINTERRUPTED, folders)
+    state = _drive("baseline", _UNINTERRUPTED, world, setting)
+    return Baseline(world.run, folders.trace, state.attempt)
 
 
 def run_drill(scenario: Scenario, folder: Path, setting: Setting, *, baseline: Baseline | None = None) -> Report:
@@ -136,29 +160,42 @@ def run_drill(scenario: Scenario, folder: Path, setting: Setting, *, baseline: B
     Args:
         scenario: What to break.
         folder: Everything of this drill goes below it; it must be empty or absent.
-        setting: Seed, policy and who is told.
+        setting: Seed, and who is told.
         baseline: An uninterrupted run of the same seed; made below the folder when absent and needed.
 
     Returns:
         The report, already written to ``report.html`` and ``report.json`` in the folder.
+
+    Raises:
+        RerailError: The run could not even be begun, or its baseline not be made.
     """
     folders = Folders(folder)
     name = f"drill-{scenario.name}"
-    folders.store.mkdir(parents=True, exist_ok=True)
-    run = open_run(name, store=folders.store.as_uri())
-    world = World(run, folders)
+    world = _prepare(name, scenario, folders)
     injector = threading.Thread(target=_inject, args=(scenario, world), daemon=True)
     injector.start()
     try:
-        state = _drive(name, folders, setting, dict(scenario.environment(folders)), world)
+        state = _drive(name, scenario, world, setting)
+    except RerailError as error:
+        world.failed = f"the supervisor gave up: {error}"
+        state = _newest(world.run)
     finally:
         world.over.set()
         injector.join()
     comparison = None
     if scenario.finishes and state.phase == "done":
         beside = baseline or run_baseline(folders.baseline, setting)
-        comparison = compare(run, folders.trace, beside.run, beside.trace, attempts=state.attempt)
-    return _judge(scenario, folders, state, world, comparison, setting=setting)
+        if beside.attempts > 1:
+            world.failed = world.failed or "the run to compare with was interrupted itself: is this machine too busy?"
+        comparison = compare(world.run, folders.trace, beside.run, beside.trace, attempts=state.attempt)
+    return _judge(scenario, folders, state, world, comparison)
+
+
+def _newest(run: RunStore) -> RunState:
+    entry = newest_entry(run)
+    if entry is None:
+        raise NotFoundError(f"run {run.run!r} at {run.control.url} has no ledger: nothing was decided")
+    return entry.state
 
 
 def _inject(scenario: Scenario, world: World) -> None:
@@ -174,8 +211,6 @@ def _judge(
     state: RunState,
     world: World,
     comparison: Comparison | None,
-    *,
-    setting: Setting,
 ) -> Report:
     facts = read_facts(world.run)
     identical = comparison.identical if comparison else None
@@ -185,7 +220,7 @@ def _judge(
         return build_report(
             state,
             facts,
-            setting.policy,
+            scenario.policy,
             scenario=scenario.name,
             verdict="pass" if verdict == "pass" else "fail",
             reason=reason,
@@ -193,7 +228,7 @@ def _judge(
             fault_at_s=faults,
         )
 
-    wrong = scenario.check(report("fail", state.reason)) if state.attempts else ["the run made no attempt"]
+    wrong = scenario.check(report("fail", state.reason), world) if state.attempts else ["the run made no attempt"]
     if world.failed:
         wrong.insert(0, world.failed)
     if scenario.finishes and state.phase != "done":

@@ -9,17 +9,25 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rerail.plugins.checkpoint.commit import read_manifest
 from rerail.plugins.checkpoint.store import RunStore
+from rerail.plugins.drill.relay import Relays
+from rerail.plugins.gang.ledger import newest_entry
+from rerail.plugins.nodes.local import LocalNodes
 from rerail.policies import keys
-from rerail.policies.errors import SaveFailedError
+from rerail.policies.errors import RerailError, SaveFailedError
 from rerail.policies.manifest import Manifest
+from rerail.policies.supervisor.state import RunState
 
 _LOOK_EVERY_S = 0.01
+_TAIL_BYTES = 8192
+
+PCI = ("0000:3b:00", "0000:86:00")
+"""Addresses of the GPUs of every node, by slot."""
 
 
 class DrillTimeoutError(SaveFailedError):
@@ -38,6 +46,11 @@ class Folders:
     def store(self) -> Path:
         """Checkpoints and control documents."""
         return self.root / "store"
+
+    @property
+    def control(self) -> Path:
+        """Control documents, where a drill keeps them apart from the checkpoints."""
+        return self.root / "control"
 
     @property
     def nodes(self) -> Path:
@@ -77,11 +90,15 @@ def trace_lines(folder: Path, attempt: int, rank: int) -> Iterator[dict[str, obj
 
 def newest_step(trace: Path, *, rank: int = 0) -> int:
     """The newest step that ``rank`` finished in any attempt; 0 before the first."""
-    steps = [0]
-    for path in trace.glob(f"trace-a*-r{rank}.jsonl"):
-        attempt = int(path.name.split("-")[1].removeprefix("a"))
-        steps.extend(int(str(line["step"])) for line in trace_lines(trace, attempt, rank))
-    return max(steps)
+    return max((_last_step(path) for path in trace.glob(f"trace-a*-r{rank}.jsonl")), default=0)
+
+
+def _last_step(path: Path) -> int:
+    """The step of the last whole line; only the file's end is read, since this is asked many times a second."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        lines = file.read().rsplit(b"\n", maxsplit=2)
+    return int(json.loads(lines[-2])["step"]) if len(lines) > 1 else 0
 
 
 @dataclass
@@ -89,16 +106,20 @@ class World:
     """One running drill, as the injector sees it.
 
     Attributes:
+        nodes: The nodes, to look at, to release and to cordon.
+        relays: Between the nodes, where the drill asked for them.
         faults: Wall-clock times, epoch seconds, at which a fault took effect, in order.
         notes: What was done to the world, in words for the report.
         within_s: Bound of every wait.
         over: Set when the run has ended, so that an injector that still waits gives up.
-        failed: Why the fault could not be injected; the drill fails with it.
+        failed: Why the fault could not be injected, or the run not driven; the drill fails with it.
     """
 
     run: RunStore
     folders: Folders
-    within_s: float = 40.0
+    nodes: LocalNodes
+    relays: Relays
+    within_s: float = 90.0
     faults: list[float] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
@@ -149,20 +170,20 @@ class World:
         self.faults.append(time.time())
         self.notes.append(note)
 
-    def processes(self, **wanted: str) -> list[int]:
-        """Ids of this run's processes whose environment has all of ``wanted``."""
+    def processes(self, **wanted: str) -> dict[int, dict[str, str]]:
+        """This run's processes whose environment has all of ``wanted``: that environment by process id."""
         pairs = {**wanted, "RERAIL_RUN": self.run.run, "RERAIL_STORE": self.folders.store.as_uri()}
-        needles = {f"{name}={value}".encode() for name, value in pairs.items()}
-        found = []
+        found = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
             try:
-                environment = set((entry / "environ").read_bytes().split(b"\0"))
+                text = (entry / "environ").read_bytes().decode(errors="replace")
             except OSError:
                 continue  # it ended, or it is somebody else's
-            if needles <= environment:
-                found.append(int(entry.name))
+            environment = dict(pair.split("=", 1) for pair in text.split("\0") if "=" in pair)
+            if pairs.items() <= environment.items():
+                found[int(entry.name)] = environment
         return found
 
     def kill_rank(self, rank: int, *, note: str) -> None:
@@ -177,35 +198,68 @@ class World:
 
     def terminate_gang(self, *, note: str) -> None:
         """SIGTERM to every launch of the run, as an eviction does."""
-        launches = set(self.processes()) - set(self._ranks())
-        self._signal(sorted(launches), signal.SIGTERM)
+        launches = [pid for pid, environment in self.processes().items() if "RANK" not in environment]
+        self._signal(launches, signal.SIGTERM)
         self.fault(note)
 
-    def _ranks(self) -> list[int]:
-        return [pid for rank in range(64) for pid in self.processes(RANK=str(rank))] if self.processes() else []
-
-    def _signal(self, pids: list[int], number: signal.Signals) -> None:
+    def _signal(self, pids: Iterable[int], number: signal.Signals) -> None:
         for pid in pids:
             try:
                 os.kill(pid, number)
             except ProcessLookupError:
                 continue
 
-    def kernel_line(self, node: str, text: str) -> None:
-        """Append a line to the kernel log of ``node``, stamped as the kernel does."""
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + f".{int(time.time() % 1 * 1e6):06d}+00:00"
-        path = self.folders.nodes / node / "kern.log"
-        with path.open("a", encoding="utf-8") as log:
-            log.write(f"{stamp} {node} kernel: {text}\n")
-        self.notes.append(f"kernel log of {node}: {text}")
+    def kernel_lines(self, node: str, *texts: str, ahead_s: Sequence[float] = ()) -> None:
+        """Append lines to the kernel log of ``node`` in one write, stamped as the kernel does.
 
-    def node_of(self, rank: int) -> str:
-        """The node that ``rank`` runs on."""
-        for pid in self.processes(RANK=str(rank)):
-            for pair in (Path("/proc") / str(pid) / "environ").read_bytes().split(b"\0"):
-                if pair.startswith(b"RERAIL_NODE="):
-                    return pair.split(b"=", 1)[1].decode()
-        raise DrillTimeoutError(f"no process of rank {rank} is there")
+        Args:
+            node: Whose log.
+            texts: The lines without their stamp.
+            ahead_s: How far each line's stamp lies after now, seconds; now where it is not given.
+        """
+        now_s = time.time()
+        lines = []
+        for index, text in enumerate(texts):
+            at_s = now_s + (ahead_s[index] if ahead_s else 0.0)
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at_s)) + f".{int(at_s % 1 * 1e6):06d}+00:00"
+            lines.append(f"{stamp} {node} kernel: {text}\n")
+        with (self.folders.nodes / node / "kern.log").open("a", encoding="utf-8") as log:
+            log.write("".join(lines))
+        self.notes += [f"kernel log of {node}: {text}" for text in texts]
+
+    def place_of(self, rank: int) -> tuple[str, str, int]:
+        """Where ``rank`` runs: its node, its GPU's address and its process id.
+
+        Raises:
+            DrillTimeoutError: It does not come to run in time.
+        """
+        found: dict[int, dict[str, str]] = {}
+
+        def there() -> bool:
+            found.update(self.processes(RANK=str(rank)))
+            return bool(found)
+
+        self.wait_for(f"a process of rank {rank}", there)
+        pid, environment = next(iter(found.items()))
+        return environment["RERAIL_NODE"], PCI[int(environment["LOCAL_RANK"])], pid
+
+    def newest_state(self) -> RunState | None:
+        """The state after the run's newest decision; None before the first, and while it cannot be read."""
+        try:
+            entry = newest_entry(self.run)
+        except RerailError:
+            return None
+        return entry.state if entry is not None else None
+
+    def take_store_away(self, *, note: str) -> None:
+        """Unmount the checkpoints, as far as a folder can be."""
+        self.folders.store.rename(self.folders.root / "store-unmounted")
+        self.notes.append(note)
+
+    def bring_store_back(self) -> None:
+        """Mount them again."""
+        (self.folders.root / "store-unmounted").rename(self.folders.store)
+        self.notes.append("the store's folder is back")
 
     def shard(self, manifest: Manifest, *, part: str = "model") -> Path:
         """The file of a part of a commit, in the store's folder."""
