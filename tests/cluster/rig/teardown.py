@@ -1,8 +1,6 @@
 """Remove a cluster, whole or half made, by what it recorded: pids, cgroups, mounts, namespaces, files."""
 
-import contextlib
 import re
-import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -30,8 +28,8 @@ def remove() -> None:
     for link in POD_LOG_LINKS.glob("*.log") if POD_LOG_LINKS.is_dir() else ():
         if link.is_symlink() and link.readlink().is_relative_to(STATE):
             link.unlink()
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(STATE)
+    # Ten thousands of files of images: rm is several times faster than shutil.rmtree.
+    subprocess.run(["rm", "-rf", "--one-file-system", STATE], check=True)
 
 
 def _mounts() -> list[str]:
