@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from rerail.plugins.drill.scenario import MIDDLE, PATIENT, STEPS, Expectations, Scenario, nothing
+from rerail.plugins.drill.scenario import MIDDLE, PATIENT, STEPS, Expectations, Scenario
 from rerail.plugins.drill.world import Folders, World
 from rerail.plugins.report.document import Report
 
@@ -32,8 +32,15 @@ def _check_hang(report: Report, world: World) -> list[str]:
     return expect.told
 
 
-def _app_error_environment(_: Folders) -> Mapping[str, str]:
-    return {"RERAIL_DRILL_RAISE": f"step={_STEP},rank=1"}
+def _app_error_environment(folders: Folders) -> Mapping[str, str]:
+    return {"RERAIL_DRILL_RAISE": f"step={_STEP},rank=1,note={folders.root / 'raised'}"}
+
+
+def _note_raises(world: World) -> None:
+    for attempt in range(1, PATIENT.budgets.identical + 1):
+        sign = world.folders.root / f"raised.a{attempt}"
+        world.wait_for(f"rank 1 to raise in attempt {attempt}", sign.exists)
+        world.fault(f"rank 1 raised in attempt {attempt}")
 
 
 def _check_app_error(report: Report, world: World) -> list[str]:
@@ -159,7 +166,7 @@ PROCESS_FAULTS = (
     Scenario(
         name="app-error",
         hypothesis="the same exception at the same step on different nodes: the run stops and tells why",
-        inject=nothing,
+        inject=_note_raises,
         check=_check_app_error,
         finishes=False,
         environment=_app_error_environment,

@@ -29,6 +29,10 @@ from rerail.policies.supervisor.state import LedgerEntry, RunState
 
 NODES = ("node-a", "node-b", "node-c")
 
+# Half of the text, 52 steps of an epoch. The pause keeps commits further apart than the margin of suspicion, however
+# fast the machine is.
+_PACE = ("--batch=70", "--samples=3640", "--step-delay-s=0.025")
+
 OnEvent = Callable[[str, LedgerEntry], None]
 
 _UNINTERRUPTED = Scenario(
@@ -70,6 +74,7 @@ def _command(seed: int) -> list[str]:
         f"--steps={STEPS}",
         f"--save-every={SAVE_EVERY_STEPS}",
         f"--seed={seed}",
+        *_PACE,
     ]
 
 

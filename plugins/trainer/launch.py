@@ -274,6 +274,9 @@ def launch(command: Sequence[str], settings: Settings, environment: dict[str, st
         exit_code, why = error.exit_code, str(error)
         raise
     finally:
+        # It is over: another SIGTERM must not take away the last words.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
         ranks.kill()
         shutil.rmtree(scratch, ignore_errors=True)
         if settings.termination_log is not None:
