@@ -1,18 +1,4 @@
-"""The one place that imports ``kubernetes``: configuration, requests on plain dicts, list and watch, typed errors."""
+"""The one place that imports ``kubernetes``: configuration, requests on plain dicts, list and watch, typed errors.
 
-from rerail.plugins.kube.api import ALL_NAMESPACES, KubeApi, Listing, Patience
-from rerail.plugins.kube.config import Connection, connect
-from rerail.plugins.kube.resources import ResourceType
-from rerail.plugins.kube.watch import Watch, WatchEvent
-
-__all__ = [
-    "ALL_NAMESPACES",
-    "Connection",
-    "KubeApi",
-    "Listing",
-    "Patience",
-    "ResourceType",
-    "Watch",
-    "WatchEvent",
-    "connect",
-]
+Import from the modules: ``resources`` is light, ``api`` and ``watch`` bring the official client with them.
+"""

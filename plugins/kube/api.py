@@ -16,6 +16,8 @@ from rerail.policies.errors import ClusterUnreachableError, ExpiredError, Transi
 ALL_NAMESPACES: Final = "*"
 """In place of a namespace: every one."""
 
+_SYSTEM_RANDOM: Final = secrets.SystemRandom()
+
 PAGE: Final = 500
 FIELD_MANAGER: Final = "rerail"
 
@@ -88,7 +90,7 @@ class KubeApi:
         patience: Patience | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
-        jitter: Callable[[], float] = secrets.SystemRandom().random,
+        jitter: Callable[[], float] = _SYSTEM_RANDOM.random,
     ) -> None:
         self.connection = connection
         self.patience = patience or Patience()

@@ -67,12 +67,12 @@ def connect(
         source = str(Path.home() / ".kube" / "config")
     try:
         if source:
-            load_kube_config(
+            load_kube_config(  # type: ignore[no-untyped-call]
                 config_file=source, context=context, client_configuration=configuration, persist_config=False
             )
             own, origin = _namespace_of(source, context), source
         else:
-            load_incluster_config(client_configuration=configuration)
+            load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
             own, origin = IN_CLUSTER_NAMESPACE.read_text(encoding="utf-8").strip(), "the pod's service account"
     except (ConfigException, OSError, yaml.YAMLError) as error:
         where = f"kubeconfig {source!r}" + (f", context {context!r}" if context else "")

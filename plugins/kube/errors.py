@@ -91,7 +91,9 @@ def error_of(code: int, body: bytes, call: Call, *, retry_after: str | None = No
     if code == 409:  # noqa: PLR2004
         if status.get("reason") == "AlreadyExists":
             return AlreadyExistsError(f"cannot {call}: the name is taken; choose another, or delete the object first")
-        return ConflictError(f"cannot {call}: {message}; it changed since it was read, or is another one: read it again")
+        return ConflictError(
+            f"cannot {call}: {message}; it changed since it was read, or is another one: read it again"
+        )
     if code == 401:  # noqa: PLR2004
         return RefusedError(
             f"cannot {call}: the API server does not accept these credentials; renew the login or the service "

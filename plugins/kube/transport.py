@@ -7,6 +7,7 @@ bodies by models of its own, and urllib3's defaults sleep for as long as a Retry
 import json
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -81,10 +82,8 @@ class Lines:
         self._ended.set()
         shutdown = getattr(self._response, "shutdown", None)
         if shutdown is not None:
-            try:
+            with suppress(OSError, ValueError, RuntimeError):
                 shutdown()
-            except (OSError, ValueError):
-                pass
         self._response.close()
 
 
@@ -122,7 +121,9 @@ class Transport:
         Raises:
             RerailError: As ``errors.error_of`` says, or that the API server did not answer.
         """
-        response = self._open(call, method, path, query, body, content_type, timeout_s)
+        response = self._open(
+            call, method, path, query=query, body=body, content_type=content_type, timeout_s=timeout_s
+        )
         try:
             data = response.read(decode_content=True)
         except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -144,7 +145,7 @@ class Transport:
         Raises:
             RerailError: As for ``send``.
         """
-        response = self._open(call, "GET", path, query, None, "application/json", timeout_s)
+        response = self._open(call, "GET", path, query=query, timeout_s=timeout_s)
         if response.status != 200:  # noqa: PLR2004
             try:
                 self._check(response, response.read(decode_content=True), call)
@@ -156,16 +157,17 @@ class Transport:
 
     def close(self) -> None:
         """Close idle connections."""
-        self._client.close()
+        self._client.close()  # type: ignore[no-untyped-call]
 
     def _open(
         self,
         call: Call,
         method: str,
         path: str,
+        *,
         query: Mapping[str, str],
-        body: object,
-        content_type: str,
+        body: object = None,
+        content_type: str = "application/json",
         timeout_s: float,
     ) -> urllib3.BaseHTTPResponse:
         headers = {"Accept": "application/json", "User-Agent": self._user_agent}

@@ -86,6 +86,10 @@ class Watch:
         self._stopped = threading.Event()
         self._stream: Lines | None = None
         self._call = Call("watch", resource, api.place(resource, namespace))
+        self._list_at = 0.0
+        self._worked = 0.0
+        self._failures = 0
+        self._expired = 0
 
     @property
     def known(self) -> tuple[Obj, ...]:
@@ -108,51 +112,56 @@ class Watch:
         """
         clock = self._api.clock
         end = math.inf if self._for_s is None else clock() + self._for_s
-        worked, failures, expired, list_at = clock(), 0, 0, clock()
+        self._list_at = clock()
+        self._works()
         while not self._stopped.is_set() and clock() < end:
-            begun = clock()
             try:
-                if begun >= list_at:
+                if clock() >= self._list_at:
                     yield from self._compared(self._list())
-                    list_at = clock() + self._relist_s
-                    worked, failures = clock(), 0
+                    self._list_at = clock() + self._relist_s
+                    self._worked, self._failures = clock(), 0
                     yield WatchEvent("synced", {})
-                    continue
-                events = 0
-                for event in self._followed(min(list_at, end) - begun):
-                    events += 1
-                    worked, failures, expired = clock(), 0, 0
-                    if event is not None:
-                        yield event
-                if self._stopped.is_set():
-                    return
-                if not events and clock() - begun < min(_LIVELY_S, min(list_at, end) - begun):
-                    raise ClusterUnreachableError(f"cannot {self._call}: the stream ended at once")
-                worked, failures, expired = clock(), 0, 0
+                else:
+                    yield from self._followed(min(self._list_at, end) - clock())
             except ExpiredError as error:
-                self._tell(error)
-                expired += 1
-                list_at = clock()
-                if expired > 1:
-                    self._pause(error, expired)
+                self._list_at = clock()
+                self._expired += 1
+                self._survive(error, self._expired - 1)
             except TransientError as error:
-                self._tell(error)
-                failures += 1
-                if self._patience_s is not None and clock() - worked > self._patience_s:
+                self._failures += 1
+                if self._patience_s is not None and clock() - self._worked > self._patience_s:
                     raise
-                self._pause(error, failures)
+                self._survive(error, self._failures)
+
+    def _works(self) -> None:
+        self._worked, self._failures, self._expired = self._api.clock(), 0, 0
+
+    def _survive(self, error: TransientError, failures: int) -> None:
+        """Tell of a failure and pause; a first expiry costs no pause, a server that always says 410 does."""
+        if self._on_trouble is not None:
+            self._on_trouble(error)
+        if failures:
+            self._stopped.wait(self._api.retry_pause_s(error, failures))
+
+    def _followed(self, window_s: float) -> Iterator[WatchEvent]:
+        """Follow one stream to its end."""
+        begun = self._api.clock()
+        told = False
+        for event in self._streamed(window_s):
+            told = True
+            self._works()
+            if event is not None:
+                yield event
+        if self._stopped.is_set():
+            return
+        if not told and self._api.clock() - begun < min(_LIVELY_S, window_s):
+            raise ClusterUnreachableError(f"cannot {self._call}: the stream ended at once")
+        self._works()
 
     def _list(self) -> Listing:
         return self._api.list(
             self._resource, namespace=self._namespace, labels=self._labels, fields=self._fields or None
         )
-
-    def _tell(self, error: TransientError) -> None:
-        if self._on_trouble is not None:
-            self._on_trouble(error)
-
-    def _pause(self, error: TransientError, failures: int) -> None:
-        self._stopped.wait(self._api.retry_pause_s(error, failures))
 
     def _compared(self, listing: Listing) -> Iterator[WatchEvent]:
         """Report how a list differs from what is known."""
@@ -163,8 +172,8 @@ class Watch:
             yield from self._changed(one)
         self._version = listing.resource_version
 
-    def _followed(self, window_s: float) -> Iterator[WatchEvent | None]:
-        """Follow one stream; None stands for a bookmark, or an event that told nothing new."""
+    def _streamed(self, window_s: float) -> Iterator[WatchEvent | None]:
+        """Read one stream; None stands for a bookmark, or an event that told nothing new."""
         query = {
             "resourceVersion": self._version,
             "allowWatchBookmarks": "true",
@@ -205,9 +214,13 @@ class Watch:
             change, content = event["type"], event["object"]
         except (ValueError, KeyError, TypeError) as error:
             # Whatever came in between is unknown now: list again.
-            raise ExpiredError(f"cannot {self._call}: a line of the stream is no event ({error}); listing again") from error
+            raise ExpiredError(
+                f"cannot {self._call}: a line of the stream is no event ({error}); listing again"
+            ) from error
         if change == "ERROR":
-            raise error_of(int(content.get("code") or 500), json.dumps({**content, "kind": "Status"}).encode(), self._call)
+            raise error_of(
+                int(content.get("code") or 500), json.dumps({**content, "kind": "Status"}).encode(), self._call
+            )
         return str(change), content
 
     def _changed(self, one: Obj) -> Iterator[WatchEvent]:

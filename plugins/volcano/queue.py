@@ -8,9 +8,7 @@ from rerail.plugins.kube.resources import ResourceType
 from rerail.plugins.volcano.base import ClusterObject, Count, Int32, Many, ObjectName, Part, Quantities, ShortText, crd
 from rerail.plugins.volcano.enums import Dequeue, QueueState, State
 
-QUEUES: Final = ResourceType(
-    "scheduling.volcano.sh", "v1beta1", "queues", "Queue", namespaced=False, product="Volcano"
-)
+QUEUES: Final = ResourceType("scheduling.volcano.sh", "v1beta1", "queues", "Queue", namespaced=False, product="Volcano")
 
 
 class Guarantee(Part):
