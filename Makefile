@@ -63,5 +63,11 @@ cluster-test: $(VENV)/.dev ## Test on the cluster, a sample of the cases
 cluster-test-full: $(VENV)/.dev ## Test on the cluster, all cases
 	RERAIL_CLUSTER=full $(BIN)/pytest tests/cluster
 
+bench: $(VENV)/.dev ## Measure beside competitors; writes tests/bench/results.json and the README's table (8 min, idle machine)
+	$(BIN)/python -m tests.bench.run
+
+bench-full: $(VENV)/.dev ## The same with 1 GiB and 100,000 checkpoints (an hour)
+	$(BIN)/python -m tests.bench.run --full
+
 clean: ## Remove what the other targets made in the checkout
 	rm -rf $(VENV) demo build ./*.egg-info

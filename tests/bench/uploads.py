@@ -1,0 +1,79 @@
+"""Upload of one large object to S3, beside boto3's own transfer with the same parts, threads and checksums."""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from rerail.plugins.checkpoint.s3 import S3Store
+from rerail.plugins.checkpoint.s3_transfer import Tuning
+from tests.bench.bucket import s3_server
+from tests.bench.pairs import Arm, Result, compare, interleave, ratios
+
+
+def upload(name: str, size_bytes: int, folder: Path, *, pairs: int) -> Iterator[Result]:
+    """Ours hashes the whole object with SHA-256 besides; both send a CRC32 with each part."""
+    import boto3
+    from boto3.s3.transfer import TransferConfig
+    from botocore.config import Config
+
+    tuning = Tuning()
+    settings = TransferConfig(
+        multipart_threshold=tuning.part_bytes,
+        multipart_chunksize=tuning.part_bytes,
+        max_concurrency=tuning.parallel,
+        use_threads=True,
+    )
+    checks = {"ChecksumAlgorithm": "CRC32"}
+    source = folder / "object"
+    folder.mkdir(parents=True, exist_ok=True)
+    data = np.random.default_rng(3).bytes(size_bytes)
+    source.write_bytes(data)
+    with s3_server(folder / "weed") as server:
+        # Over plain HTTP boto3 would hash each part once more for its signature; over HTTPS neither of the two does.
+        client = boto3.client("s3", config=Config(s3={"payload_signing_enabled": False}, max_pool_connections=32))
+        plain = boto3.client("s3", config=Config(max_pool_connections=32))
+        store = S3Store(server.bucket, "bench/", tuning=tuning)
+        whole = memoryview(data)
+
+        def remove() -> None:
+            for key in ("bench/theirs", "bench/ours"):
+                client.delete_object(Bucket=server.bucket, Key=key)
+
+        seconds = interleave(
+            [
+                Arm(
+                    "boto3",
+                    lambda: client.upload_file(str(source), server.bucket, "bench/theirs", checks, None, settings),
+                    after=remove,
+                ),
+                Arm("ours", lambda: store.upload("ours", [whole], size=size_bytes) and None, after=remove),
+                Arm(
+                    "boto3 upload_fileobj from memory",
+                    lambda: client.upload_fileobj(
+                        io.BytesIO(data), server.bucket, "bench/theirs", checks, None, settings
+                    ),
+                    after=remove,
+                ),
+                Arm(
+                    "boto3 upload_file, its default signature over HTTP",
+                    lambda: plain.upload_file(str(source), server.bucket, "bench/theirs", checks, None, settings),
+                    after=remove,
+                ),
+            ],
+            pairs,
+        )
+        client.close()
+        plain.close()
+    found = compare(name, seconds, ours="ours", yardstick="boto3")
+    yield Result(
+        name=name,
+        ours=found.ours,
+        yardstick=found.yardstick,
+        ratio=ratios(seconds["boto3"], seconds["ours"]),  # throughput: more is better
+        pairs=found.pairs,
+        unit=found.unit,
+        arms=found.arms,
+        note="ours hashes the whole with SHA-256 besides; server and client share the cores",
+    )
