@@ -63,7 +63,7 @@ def compare(run: RunStore, trace: Path, baseline: RunStore, baseline_trace: Path
     if ours is None or theirs is None:
         missing = run.run if ours is None else baseline.run
         return Comparison(identical=False, steps=0, samples=0, differences=(f"run {missing!r} has no final commit",))
-    differences = _parameters(ours, theirs)
+    differences: list[str] = []
     world_size = ours.layout.world_size
     left = history(run, trace, last_attempt=attempts, world_size=world_size)
     right = history(baseline, baseline_trace, last_attempt=1, world_size=world_size)
@@ -77,6 +77,8 @@ def compare(run: RunStore, trace: Path, baseline: RunStore, baseline_trace: Path
         if left[place] != right[place]:
             fields = [name for name in left[place] if left[place][name] != right[place].get(name)]
             differences.append(f"rank {place[0]} step {place[1]}: {', '.join(fields)} differ")
+    # The first step that differs tells most; the rest follows from it.
+    differences = [*differences[:1], *_parameters(ours, theirs)]
     samples = sum(len(line["samples"]) for line in left.values() if isinstance(line["samples"], list))
     return Comparison(
         identical=not differences,
