@@ -67,7 +67,7 @@ def advance(state: RunState, seen: Observations, policy: RecoveryPolicy, now: No
     if seen.stop_asked and state.phase != "ending":
         return _stop_on_request(state, seen, policy, now)
     if state.phase in ("running", "waiting"):
-        kept_away = _bystanders(state, seen, policy, now)
+        kept_away = _bystanders(state, seen, policy)
         if kept_away is not None:
             return kept_away
     match state.phase:
@@ -85,9 +85,9 @@ def advance(state: RunState, seen: Observations, policy: RecoveryPolicy, now: No
             return _waiting(state, seen, policy, now)
 
 
-def _bystanders(state: RunState, seen: Observations, policy: RecoveryPolicy, now: Now) -> Decision | None:
+def _bystanders(state: RunState, seen: Observations, policy: RecoveryPolicy) -> Decision | None:
     """Mark sick nodes that the gang does not use; a waiting run needs no room on them, a running one may later."""
-    known = records.isolated(state, bystander_news(state, seen), policy, now=now)
+    known = records.isolated(state, bystander_news(state, seen), policy)
     if known == state:
         return None
     new = {node: why for node, why in known.quarantined.items() if node not in state.quarantined}
@@ -166,6 +166,12 @@ def _opening(state: RunState, seen: Observations, policy: RecoveryPolicy, now: N
             return _stopped(state, reason, now)
         if state.reason != reason:
             return Decision(state=state.model_copy(update={"reason": reason}), effects=_again(state), note=reason)
+    if now.phase_s > policy.store_wait_s:
+        reason = (
+            f"attempt {state.attempt} did not start within {policy.store_wait_s:g} s (policy store_wait_s); "
+            "somebody else opened a newer attempt of this run: find that controller, or begin under a new run name"
+        )
+        return _stopped(state, reason, now)
     return None
 
 
@@ -344,7 +350,7 @@ def _ending(state: RunState, seen: Observations, policy: RecoveryPolicy, now: No
     if more is not None:
         known = records.rejudged(state, seen, more, policy, now=now)
     known = records.ended(known, seen, now=now)
-    known = records.isolated(known, late_news(known, seen), policy, now=now)
+    known = records.isolated(known, late_news(known, seen), policy)
     marks = _marks(state, known)
     if seen.commit is not None and seen.commit.reason == "final":
         finished = records.finished(_enter(known, "done", finished_at_s=now.wall_s), seen, now=now)
@@ -360,25 +366,6 @@ def _ending(state: RunState, seen: Observations, policy: RecoveryPolicy, now: No
         return opened.model_copy(update={"effects": (*marks, *opened.effects)})
     reason = f"back-off of {delay_s:g} s" if delay_s else seen.hold or _no_room(known, seen)
     return Decision(state=_enter(known, "waiting", reason=reason), effects=marks, note=f"waiting: {reason}")
-
-
-def _judged_to_the_end(
-    state: RunState, seen: Observations, policy: RecoveryPolicy, now: Now
-) -> tuple[RunState, Judgement | None, tuple[Effect, ...]]:
-    """Take all evidence that came while the gang ended: every sick node is marked before the next gang is placed."""
-    known = state
-    marks: tuple[Effect, ...] = ()
-    last: Judgement | None = None
-    while (more := judge(known, seen, policy, now_s=now.wall_s)) is not None:
-        last = more
-        before = known
-        known = records.rejudged(known, seen, more, policy, now=now)
-        if more.exclude and more.node and more.node not in before.quarantined:
-            mark = MarkNode(node=more.node, incident=known.incidents[-1].id, reason=more.class_name)
-            marks = (*marks, mark)
-        if known.seen_signals == before.seen_signals:
-            break
-    return known, last, marks
 
 
 def _why_not_again(

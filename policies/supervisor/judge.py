@@ -183,7 +183,7 @@ def _of_resume(state: RunState, seen: Observations) -> Judgement | None:
 
 
 def _of_signals(state: RunState, seen: Observations, *, now_s: float) -> Judgement | None:
-    found = next(iter(isolating(_of_incident(state, seen), now_s=now_s)), None)
+    found = next(iter(isolating(_of_incident(state, seen))), None)
     return None if found is None else _of_offender(state, seen, _hardware(found), found, now_s=now_s)
 
 
@@ -235,9 +235,14 @@ def _explained(state: RunState, seen: Observations, ended: Judgement, *, now_s: 
     return told.model_copy(update=sure)
 
 
-def isolating(signals: tuple[FaultSignal, ...], *, now_s: float) -> tuple[Diagnosis, ...]:
-    """What the signals say about nodes that must not be used any more, the worst first; one diagnosis per node."""
-    found = diagnose_nodes(sorted(signals, key=lambda one: one.first_seen_s), now_s=now_s) if signals else ()
+def isolating(signals: tuple[FaultSignal, ...]) -> tuple[Diagnosis, ...]:
+    """What the signals say about nodes that must not be used any more, the worst first; one diagnosis per node.
+
+    Stamps stay as the node's own clock gave them, even where ours is behind it: they are compared with snapshots of
+    that node, and taken back to our time they would make good commits suspect.
+    """
+    by_time = sorted(signals, key=lambda one: one.first_seen_s)
+    found = diagnose_nodes(by_time, now_s=float("inf")) if signals else ()
     return tuple(one for one in found if one.scope not in (None, "process") and one.quarantine != "none")
 
 

@@ -87,7 +87,7 @@ def incident(state: RunState, seen: Observations, found: Judgement, policy: Reco
         **_judged(found),
     )
     state = state.model_copy(update={"incidents": (*state.incidents, new)})
-    return _consequences(_amend(state, **_snapshot(seen, state.attempt)), seen, found, policy, now)
+    return _consequences(_amend(state, **_snapshot(seen, state.attempt)), seen, found, policy)
 
 
 def rejudged(state: RunState, seen: Observations, found: Judgement, policy: RecoveryPolicy, *, now: Now) -> RunState:
@@ -96,7 +96,7 @@ def rejudged(state: RunState, seen: Observations, found: Judgement, policy: Reco
     if current is None or current.attempt != state.attempt:
         return incident(state, seen, found, policy, now=now)
     if _rank(found) <= _rank_of(current):
-        state = _kept_away(isolated(state, news(state, seen), policy, now=now), found)
+        state = _kept_away(isolated(state, news(state, seen), policy), found)
         return _amend(state, **_snapshot(seen, state.attempt))
     evidence = tuple(dict.fromkeys((*found.evidence, *current.evidence)))
     signals = tuple(dict.fromkeys((*current.signals, *(signal_key(signal) for signal in news(state, seen)))))
@@ -105,7 +105,7 @@ def rejudged(state: RunState, seen: Observations, found: Judgement, policy: Reco
         first = min(current.first_sign_s, better.first_sign_s or current.first_sign_s)
         better = better.model_copy(update={"first_sign_s": first})
     state = state.model_copy(update={"incidents": (*state.incidents[:-1], better)})
-    return _consequences(_amend(state, **_snapshot(seen, state.attempt)), seen, found, policy, now)
+    return _consequences(_amend(state, **_snapshot(seen, state.attempt)), seen, found, policy)
 
 
 def save_asked(state: RunState, *, now: Now) -> RunState:
@@ -164,10 +164,10 @@ def _width(cause: Cause, scope: str) -> int:
     return SCOPES.index(cast("Scope", scope)) if cause == "hardware" else 0
 
 
-def _consequences(state: RunState, seen: Observations, found: Judgement, policy: RecoveryPolicy, now: Now) -> RunState:
+def _consequences(state: RunState, seen: Observations, found: Judgement, policy: RecoveryPolicy) -> RunState:
     """Keep away from what the evidence accuses, and charge the attempt."""
     signals = news(state, seen)
-    state = _kept_away(isolated(state, signals, policy, now=now), found)
+    state = _kept_away(isolated(state, signals, policy), found)
     state = _amend(
         state,
         end_cause=f"{found.class_name}: {found.evidence[0] if found.evidence else found.scope}",
@@ -184,13 +184,13 @@ def _kept_away(state: RunState, found: Judgement) -> RunState:
     return state.model_copy(update={"quarantined": state.quarantined | {found.node: why}})
 
 
-def isolated(state: RunState, signals: tuple[FaultSignal, ...], policy: RecoveryPolicy, *, now: Now) -> RunState:
+def isolated(state: RunState, signals: tuple[FaultSignal, ...], policy: RecoveryPolicy) -> RunState:
     """Every node that the signals accuse: not to be used, and its commits suspect, of all attempts that ran on it.
 
     Stamps tell which commits those are, so an attempt that ended before the fault loses nothing. The same state where
     no node is accused.
     """
-    accused = isolating(signals, now_s=now.wall_s)
+    accused = isolating(signals)
     if not accused:
         return state
     quarantined = dict(state.quarantined)
