@@ -17,7 +17,8 @@ def load(path: Path) -> ModuleType:
     name = "rerail_test_fake_api"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
-        assert spec and spec.loader
+        assert spec
+        assert spec.loader
         sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
     return sys.modules[name]

@@ -93,7 +93,7 @@ def test_a_list_comes_in_pages_and_a_page_that_came_too_late_begins_anew(kube, f
     assert len(kube.list(PODS).items) == 5
     compacted = []
 
-    def compact(method: str, path: str) -> None:
+    def compact(*_: str) -> None:
         if not compacted:
             compacted.append(fake_api.put("pods", pod("late")))
             fake_api.compact()
@@ -154,7 +154,7 @@ def test_a_long_retry_after_is_no_hang(kubeconfig, fake_api):
 def test_a_server_that_takes_requests_and_is_silent_is_told(kubeconfig, fake_api):
     kube = KubeApi.connect(kubeconfig, patience=Patience(request_s=0.3, total_s=0.5))
     fake_api.hang("GET", "/pods", times=100)
-    with pytest.raises(ClusterUnreachableError, match="(?s)did not answer.*timed out"):
+    with pytest.raises(ClusterUnreachableError, match=r"(?s)did not answer.*timed out"):
         kube.list(PODS)
     kube.close()
 
@@ -193,23 +193,23 @@ def test_missing_crds_are_told_apart_from_a_missing_object(kube, fake_api):
 @pytest.mark.parametrize(
     ("code", "reason", "message", "details", "error", "words"),
     [
-        (403, "Forbidden", 'pods "x" is forbidden: exceeded quota: gpus', {}, QuotaExceededError, "ResourceQuota raised"),
-        (403, "Forbidden", "it is being terminated", {"causes": [{"reason": "NamespaceTerminating"}]}, ForbiddenError, "use another"),
+        (403, "Forbidden", 'pods "x" is forbidden: exceeded quota: gpus', {}, QuotaExceededError, "ResourceQuota raised"),  # noqa: E501
+        (403, "Forbidden", "it is being terminated", {"causes": [{"reason": "NamespaceTerminating"}]}, ForbiddenError, "use another"),  # noqa: E501
         (403, "Forbidden", "violates PodSecurity", {}, ForbiddenError, "admission forbids it"),
-        (404, "NotFound", 'namespaces "team" not found', {"name": "team", "kind": "namespaces"}, NotFoundError, "namespace 'team' does not exist"),
+        (404, "NotFound", 'namespaces "team" not found', {"name": "team", "kind": "namespaces"}, NotFoundError, "namespace 'team' does not exist"),  # noqa: E501
         (401, "Unauthorized", "Unauthorized", {}, RefusedError, "renew the login"),
         (409, "AlreadyExists", "exists", {}, AlreadyExistsError, "choose another"),
         (409, "Conflict", "modified", {}, ConflictError, "read it again"),
         (410, "Expired", "too old", {}, ExpiredError, "list again"),
-        (422, "Invalid", "x is invalid", {"causes": [{"field": "spec.tasks", "message": "Required"}]}, InvalidObjectError, "spec.tasks: Required"),
-        (400, "BadRequest", 'strict decoding error: unknown field "spec.partitionPolicy"', {}, InvalidObjectError, "too old to know the field"),
-        (400, "BadRequest", 'admission webhook "validatejob.volcano.sh" denied the request: queue x', {}, InvalidObjectError, "denied the request: queue x"),
+        (422, "Invalid", "x is invalid", {"causes": [{"field": "spec.tasks", "message": "Required"}]}, InvalidObjectError, "spec.tasks: Required"),  # noqa: E501
+        (400, "BadRequest", 'strict decoding error: unknown field "spec.partitionPolicy"', {}, InvalidObjectError, "too old to know the field"),  # noqa: E501
+        (400, "BadRequest", 'admission webhook "validatejob.volcano.sh" denied the request: queue x', {}, InvalidObjectError, "denied the request: queue x"),  # noqa: E501
         (413, "RequestEntityTooLarge", "limit is 3145728", {}, InvalidObjectError, "limit is"),
         (429, "TooManyRequests", "slow down", {"retryAfterSeconds": 7}, ClusterUnreachableError, "429"),
         (500, "InternalError", "failed calling webhook", {}, ClusterUnreachableError, "failed calling webhook"),
     ],
 )  # fmt: skip
-def test_each_answer_has_its_error(code, reason, message, details, error, words):
+def test_each_answer_has_its_error(code, reason, message, details, error, words):  # noqa: PLR0917
     body = {"kind": "Status", "code": code, "reason": reason, "message": message, "details": details}
     told = error_of(code, json.dumps(body).encode(), Call("create", JOBS, "team", "x"))
     assert type(told) is error

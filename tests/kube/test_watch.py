@@ -8,7 +8,7 @@ import pytest
 
 from rerail.plugins.kube.resources import PODS, ResourceType
 from rerail.plugins.kube.watch import Watch, WatchEvent
-from rerail.policies.errors import ClusterUnreachableError, ForbiddenError, NotInstalledError
+from rerail.policies.errors import ClusterUnreachableError, ForbiddenError, NotInstalledError, RerailError
 
 DEADLINE_S = 20.0
 
@@ -32,7 +32,7 @@ class Reader:
         try:
             for event in self.watch:
                 self._add(event)
-        except BaseException as error:
+        except RerailError as error:
             self.error = error
         with self.news:
             self.news.notify_all()
@@ -81,7 +81,7 @@ def test_the_state_then_synced_then_changes(read, fake_api):
     assert [one["metadata"]["name"] for one in reader.watch.known] == ["b"]
 
 
-def test_stopping_ends_a_watch_that_waits(read, fake_api):
+def test_stopping_ends_a_watch_that_waits(read):
     reader = read()
     reader.wait(("synced", ""))
     begun = time.monotonic()
@@ -185,7 +185,7 @@ def test_failures_are_survived_and_told(read, fake_api):
 def test_a_server_that_always_says_410_is_not_stormed(read, fake_api, fake_module):
     told = []
     fake_api.streams.extend(fake_module.Stream(gone=True) for _ in range(6))
-    reader = read(on_trouble=lambda error: told.append(time.monotonic()))
+    reader = read(on_trouble=lambda _: told.append(time.monotonic()))
     reader.wait(("synced", ""))
     fake_api.put("pods", pod("a"))
     reader.wait(("added", "a"))
@@ -200,7 +200,7 @@ def test_patience_ends(kube, fake_api):
         list(Watch(kube, PODS, patience_s=0.5))
 
 
-def test_a_watch_ends_when_its_time_is_over(kube, fake_api):
+def test_a_watch_ends_when_its_time_is_over(kube):
     begun = time.monotonic()
     assert [event.change for event in Watch(kube, PODS, for_s=1.0)] == ["synced"]
     assert 0.9 < time.monotonic() - begun < 10

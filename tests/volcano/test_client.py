@@ -48,7 +48,7 @@ def eventually(condition: Callable[[], bool], *, deadline_s: float = 20.0) -> No
         threading.Event().wait(0.02)
 
 
-def test_create_get_list_by_type(client, fake_api, make_job):
+def test_create_get_list_by_type(client, make_job):
     made = client.create(make_job())
     assert made.metadata.namespace == "team"
     assert made.uid
@@ -282,7 +282,7 @@ def test_a_command_that_was_swallowed_is_sent_again(client, fake_api, make_job, 
 
 def test_a_command_that_nobody_takes_is_withdrawn(client, fake_api, make_job):
     job = client.create(make_job())
-    with pytest.raises(DeadlineError, match="no controller took.*withdrawn"):
+    with pytest.raises(DeadlineError, match=r"no controller took.*withdrawn"):
         client.command(job.name, JobAction.ABORT_JOB, timeout_s=0.4)
     assert fake_api.find("commands") == []
 
@@ -298,7 +298,7 @@ def test_a_command_whose_create_got_no_answer_is_one_command(client, fake_api, m
 
 def test_commands_that_would_do_nothing_are_refused(client, fake_api, make_job):
     job = client.create(make_job())
-    with pytest.raises(UsageError, match="cannot carry.*RestartPod"):
+    with pytest.raises(UsageError, match=r"cannot carry.*RestartPod"):
         client.command(job.name, JobAction.RESTART_POD)
     with pytest.raises(ConditionError, match="acts only on an aborted job"):
         client.command(job.name, JobAction.RESUME_JOB)

@@ -92,9 +92,9 @@ def test_numbers_that_are_absent_are_0_and_lists_that_are_null_are_empty():
 
 
 def test_another_kind_is_refused_by_name():
-    with pytest.raises(UsageError, match="PodGroup 'x' cannot be read.*Job of batch.volcano.sh"):
+    with pytest.raises(UsageError, match=r"PodGroup 'x' cannot be read.*Job of batch.volcano.sh"):
         PodGroup.from_dict({"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "x"}})
-    with pytest.raises(UsageError, match="Job of batch/v1, not a Job of batch.volcano.sh"):
+    with pytest.raises(UsageError, match=r"Job of batch/v1, not a Job of batch.volcano.sh"):
         VolcanoJob.from_dict({"apiVersion": "batch/v1", "kind": "Job"})
 
 

@@ -1,10 +1,11 @@
+# ruff: noqa: ARG002, C901, PLR0912, PLR0917 -- one closure with a method per verb, all of one signature
 """A small API server for faults that a real one does not make on demand. Not a Kubernetes: no schemas, no controllers.
 
 It keeps objects with uids and resourceVersions, serves get, list (with pages), create, update, patch, delete and watch
 (with bookmarks), and misbehaves as told:
 
     api.deny("create", "jobs")                  403 as RBAC answers
-    api.fail("GET", "/jobs", 503, times=2)      an answer instead of the right one; ``code`` 0: hang up without an answer
+    api.fail("GET", "/jobs", 503, times=2)      an answer instead of the right one; ``code`` 0: hang up
     api.lose_reply("POST", "/jobs")             do it, then hang up
     api.hang("GET", "/jobs")                    take the request and never answer
     api.compact()                               forget history: older watches get 410
@@ -465,10 +466,8 @@ def handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
             epoch = api.epoch
             while not api.stopping and api.epoch == epoch and time.monotonic() < end:
                 with api.changed:
-                    api.changed.wait_for(
-                        lambda: api.stopping or api.epoch != epoch or any(entry[0] > since for entry in api.history),
-                        timeout=api.bookmark_s,
-                    )
+                    if not api.history or api.history[-1][0] <= since:
+                        api.changed.wait(timeout=api.bookmark_s)
                     if since < api.oldest:
                         self.event("ERROR", status(410, "compacted", "Expired"))
                         break
