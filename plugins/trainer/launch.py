@@ -262,7 +262,9 @@ def launch(command: Sequence[str], settings: Settings, environment: dict[str, st
     if settings.claim is not None and not farewell.claim(settings.claim):
         return _CLAIMED
     processes.adopt_orphans()
-    scratch = Path(tempfile.mkdtemp(prefix="rerail-launch-"))
+    # A pod with a folder of its own keeps its small files there, so that a killed launch leaves no other traces.
+    own = environment.get("RERAIL_POD_DIR")
+    scratch = Path(tempfile.mkdtemp(prefix="rerail-launch-", dir=own))
     exit_code, why = 1, ""
     ranks = Ranks(command, environment, settings.first_rank, settings.local_ranks, scratch, settings.log_dir)
     pod: Launch | None = None
