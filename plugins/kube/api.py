@@ -133,6 +133,7 @@ class KubeApi:
         namespace: str | None = None,
         labels: Mapping[str, str] | str | None = None,
         fields: str | None = None,
+        patience: Patience | None = None,
     ) -> Listing:
         """Read a collection in pages, consistently. A page that came too late (410) begins the list anew."""
         call = Call("list", resource, self.place(resource, namespace))
@@ -143,7 +144,7 @@ class KubeApi:
             asked["fieldSelector"] = fields
         for last_round in (False, False, True):
             try:
-                return self._pages(call, asked)
+                return self._pages(call, asked, patience)
             except ExpiredError:
                 if last_round:
                     raise
@@ -321,12 +322,12 @@ class KubeApi:
             return self.namespace if resource.namespaced else None
         return namespace
 
-    def _pages(self, call: Call, asked: dict[str, str]) -> Listing:
+    def _pages(self, call: Call, asked: dict[str, str], patience: Patience | None) -> Listing:
         items: list[Obj] = []
         query = dict(asked)
         path = call.resource.path(call.namespace)
         while True:
-            page = self._send(call, "GET", path, query=query, repeatable=True)
+            page = self._send(call, "GET", path, query=query, repeatable=True, patience=patience)
             items += cast("list[Obj]", page.get("items") or [])
             metadata = page.get("metadata") or {}
             if not metadata.get("continue"):
@@ -346,7 +347,9 @@ class KubeApi:
         body: object = None,
         content_type: str = "application/json",
         repeatable: bool = False,
+        patience: Patience | None = None,
     ) -> Obj:
+        times = patience or self.patience
         begun = self.clock()
         failures = 0
         while True:
@@ -358,12 +361,12 @@ class KubeApi:
                     query=query or {},
                     body=body,
                     content_type=content_type,
-                    timeout_s=self.patience.request_s,
+                    timeout_s=times.request_s,
                 )
             except ClusterUnreachableError as error:
                 failures += 1
                 pause_s = self.retry_pause_s(error, failures)
-                spent = self.clock() - begun + pause_s > self.patience.total_s
+                spent = self.clock() - begun + pause_s > times.total_s
                 if spent or (error.outcome_unknown and not repeatable):
                     raise
             self.sleep(pause_s)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from rerail.plugins.kube.api import KubeApi, Listing, Obj, selector
+from rerail.plugins.kube.api import KubeApi, Listing, Obj, Patience, selector
 from rerail.plugins.kube.errors import Call, error_of
 from rerail.plugins.kube.resources import ResourceType
 from rerail.plugins.kube.transport import Lines
@@ -117,7 +117,7 @@ class Watch:
         while not self._stopped.is_set() and clock() < end:
             try:
                 if clock() >= self._list_at:
-                    yield from self._compared(self._list())
+                    yield from self._compared(self._list(end - clock()))
                     self._list_at = clock() + self._relist_s
                     self._worked, self._failures = clock(), 0
                     yield WatchEvent("synced", {})
@@ -158,9 +158,15 @@ class Watch:
             raise ClusterUnreachableError(f"cannot {self._call}: the stream ended at once")
         self._works()
 
-    def _list(self) -> Listing:
+    def _list(self, left_s: float) -> Listing:
+        # Once, and no longer than is left: trying again is the loop's business.
+        patience = Patience(request_s=max(1.0, min(left_s, self._api.patience.request_s)), total_s=0.0)
         return self._api.list(
-            self._resource, namespace=self._namespace, labels=self._labels, fields=self._fields or None
+            self._resource,
+            namespace=self._namespace,
+            labels=self._labels,
+            fields=self._fields or None,
+            patience=patience,
         )
 
     def _compared(self, listing: Listing) -> Iterator[WatchEvent]:

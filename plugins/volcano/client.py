@@ -321,6 +321,7 @@ class VolcanoClient:
             DeadlineError: Nothing of this came in time.
         """
         place = self.api.place(kind.RESOURCE, namespace)
+        trouble: list[TransientError] = []
         watch = Watch(
             self.api,
             kind.RESOURCE,
@@ -328,10 +329,13 @@ class VolcanoClient:
             name=name,
             for_s=timeout_s,
             relist_s=poll_s,
-            patience_s=timeout_s,
+            patience_s=None,
+            on_trouble=trouble.append,
         )
         target = Target(kind.RESOURCE.full_name, name, place)
-        return await_condition(watch, kind, target, until=until, fail_on=fail_on, uid=uid, timeout_s=timeout_s)
+        return await_condition(
+            watch, kind, target, until=until, fail_on=fail_on, uid=uid, timeout_s=timeout_s, trouble=trouble
+        )
 
     def command(
         self,

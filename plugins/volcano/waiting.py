@@ -1,12 +1,12 @@
 """Waiting for an object to come into a state: watch and poll in one, with a deadline, and every other end named."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from rerail.plugins.kube.watch import Watch
 from rerail.plugins.volcano.base import VolcanoObject
-from rerail.policies.errors import ConditionError, DeadlineError, NotFoundError
+from rerail.policies.errors import ConditionError, DeadlineError, NotFoundError, TransientError
 
 R = TypeVar("R", bound=VolcanoObject)
 
@@ -55,6 +55,7 @@ def await_condition(
     fail_on: Condition[R],
     uid: str | None,
     timeout_s: float,
+    trouble: Sequence[TransientError] = (),
 ) -> R:
     """Read a watch of one object until a condition is met.
 
@@ -66,6 +67,7 @@ def await_condition(
         fail_on: Where waiting is pointless.
         uid: Only this very object counts; another one of its name means that it is gone.
         timeout_s: For the message.
+        trouble: Failures that the watch survived, the newest last; told where nothing else is known.
 
     Raises:
         ConditionError: ``fail_on`` is met.
@@ -93,7 +95,8 @@ def await_condition(
         if holds(fail_on, one):
             raise ConditionError(f"{target} is {phase_of(one)!r}; from there {words(until)} is not reached")
     if last is None:
-        raise DeadlineError(f"{target} could not be read within {timeout_s:g} s")
+        last_words = f"; the last failure: {trouble[-1]}" if trouble else ""
+        raise DeadlineError(f"{target} could not be read within {timeout_s:g} s{last_words}")
     raise DeadlineError(
         f"{target} is {phase_of(last)!r} after {timeout_s:g} s; awaited: {words(until)}; see its verdict"
     )

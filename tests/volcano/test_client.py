@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rerail.plugins.kube.api import ALL_NAMESPACES
-from rerail.plugins.volcano import Command, JobAction, JobPhase, PodGroup, Queue, VolcanoJob
+from rerail.plugins.volcano import Command, JobAction, JobPhase, PodGroup, Queue, VolcanoClient, VolcanoJob
 from rerail.plugins.volcano.client import SPEC_HASH
 from rerail.policies.errors import (
     AlreadyExistsError,
@@ -176,6 +176,16 @@ def test_a_wait_survives_what_a_watch_survives(client, fake_api, fake_module, ma
     timer = threading.Timer(0.2, lambda: (set_phase(fake_api, "train-a1", "Running"), fake_api.compact()))
     timer.start()
     assert client.wait(VolcanoJob, "train-a1", {"Running"}, timeout_s=20)
+
+
+def test_a_wait_on_a_silent_server_ends_with_its_last_words(kubeconfig, fake_api):
+    fake_api.hang("GET", "/jobs", times=100)
+    client = VolcanoClient.connect(kubeconfig)
+    begun = time.monotonic()
+    with pytest.raises(DeadlineError, match=r"could not be read within 1 s; the last failure: .*did not answer"):
+        client.wait(VolcanoJob, "x", {"Running"}, timeout_s=1)
+    assert time.monotonic() - begun < 10
+    client.close()
 
 
 def test_delete_proves_that_no_pod_is_left(client, fake_api, make_job):

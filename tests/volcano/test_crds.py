@@ -1,5 +1,6 @@
 """Every field and value of Volcano's own, against Volcano's CRDs."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,26 @@ def test_every_enumeration_of_the_crds_has_its_enum():
         walk(theirs(kind))
     enums = (JobPhase, JobEvent, TopologyPolicy, TopologyMode, PodGroupPhase, QueueState, DequeueStrategy)
     assert found == {frozenset(one.value for one in enum) for enum in enums}
+
+
+@needs_crds
+@pytest.mark.parametrize(
+    ("path", "spoil"),
+    [
+        ("spec.tasks.items.partitionPolicy.minPartitions", lambda one: one.pop("default")),
+        ("spec.policies.items.event", lambda one: one["enum"].remove("TaskFailed")),
+        ("status.taskStatusCount", lambda one: one.update(additionalProperties={"type": "string"})),
+        ("spec.maxRetry", lambda one: one.update(minimum=1)),
+    ],
+)
+def test_a_difference_anywhere_is_found(path, spoil):
+    mine = ours(VolcanoJob)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    before = comparable(copy.deepcopy(mine))
+    at = mine
+    for step in path.split("."):
+        at = at["items"] if step == "items" else at["properties"][step]
+    spoil(at)
+    assert comparable(mine) != before
 
 
 def test_generated_crds_are_structural_and_name_their_objects():

@@ -1,5 +1,6 @@
 """Models: nothing is lost on the way through, nothing is added, and words of a newer Volcano are read."""
 
+import os
 from typing import Any
 
 import pytest
@@ -49,7 +50,7 @@ SCHEMAS = {
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300 if os.environ.get("CI") else 25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_round_trip_loses_nothing_and_adds_nothing(kind, data):
     names = {"apiVersion": kind.RESOURCE.api_version, "kind": kind.RESOURCE.kind}
