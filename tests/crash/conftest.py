@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,12 @@ SAMPLE = {"posix": 4, "s3": 2}
 
 
 @pytest.fixture
-def scratch(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+def scratch(tmp_path: Path) -> Iterator[Path]:
     """A folder in memory where there is one: what a power cut loses is told by the recording, not by the disk."""
     if not os.access(MEMORY, os.W_OK):
         yield tmp_path
         return
-    folder = MEMORY / f"rerail-crash-{os.getpid()}-{abs(hash(request.node.nodeid)):x}"
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix="rerail-crash-", dir=MEMORY))
     try:
         yield folder
     finally:
