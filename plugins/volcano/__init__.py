@@ -5,7 +5,7 @@ The models need pydantic only; the client, with the official ``kubernetes`` pack
 
 from typing import TYPE_CHECKING, Any
 
-from rerail.plugins.volcano.base import Metadata, OwnerReference, moment
+from rerail.plugins.volcano.base import Metadata, OwnerReference, go_duration_s, moment
 from rerail.plugins.volcano.check import Problem, check_job, effective_max_retry
 from rerail.plugins.volcano.command import Command
 from rerail.plugins.volcano.crds import generate_crds
@@ -44,6 +44,7 @@ __all__ = [
     "check_job",
     "effective_max_retry",
     "generate_crds",
+    "go_duration_s",
     "moment",
 ]
 

@@ -4,6 +4,7 @@ Reading never fails on what a newer Volcano writes: constraints of the CRDs are 
 ``generate_crds`` and for people, and are left to the API server to enforce. Enumerations fall back to plain text.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,6 +26,10 @@ QUANTITY: Final = (
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
     r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
 )
+
+
+_GO_PART: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|\u00b5s|ms|h|m|s)")
+_GO_UNITS_S: Final = {"ns": 1e-9, "us": 1e-6, "\u00b5s": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,21 @@ Opaque = Annotated[dict[str, Any], BeforeValidator(_no_null_map), crd(opaque=Tru
 def moment(timestamp: str | None) -> datetime | None:
     """Read a timestamp of the cluster; None stays None."""
     return None if timestamp is None else datetime.fromisoformat(timestamp)
+
+
+def go_duration_s(text: str) -> float:
+    """Read a Go duration such as ``1h2m3.5s`` or ``300ms``, as Volcano writes them; seconds.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if text == "0":
+        return 0.0
+    sign, body = (-1.0, text[1:]) if text.startswith("-") else (1.0, text)
+    parts = _GO_PART.findall(body)
+    if not parts or "".join(number + unit for number, unit in parts) != body:
+        raise UsageError(f"{text!r} is no Go duration; write 90s, 1h30m or 500ms (no days)")
+    return sign * sum(float(number) * _GO_UNITS_S[unit] for number, unit in parts)
 
 
 class Part(BaseModel):

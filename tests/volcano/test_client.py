@@ -384,6 +384,26 @@ def test_verdict_looks_at_pods_group_queue_and_nodes(client, fake_api, make_job)
     assert observer.look().state == "deleted"
 
 
+def test_an_observer_knows_since_when_a_state_holds(client, fake_api, make_job):
+    job = client.create(make_job())
+    at = [1000.0]
+    client.api.clock = lambda: at[0]
+    observer = client.observe(job.name)
+    set_phase(fake_api, job.name, "Restarting")
+    assert observer.look().state == "restarting"
+    at[0] += 119
+    assert observer.look().state == "restarting"
+    at[0] += 1
+    assert observer.look().stuck == "S4"
+    set_phase(fake_api, job.name, "Pending")
+    assert observer.look().state == "pending"
+    set_phase(fake_api, job.name, "Restarting")
+    assert observer.look().state == "restarting"
+    fake_api.remove("jobs", "team", job.name)
+    client.create(make_job())
+    assert observer.look().state == "deleted", "another job of the same name is not the one observed"
+
+
 def test_a_ghost_on_a_node_that_is_gone_is_stuck_at_once(client, fake_api, make_job):
     job = client.create(make_job())
     set_phase(fake_api, job.name, "Running")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rerail.plugins.volcano import Command, JobPhase, Metadata, PodGroup, Queue, Task, VolcanoJob, moment
+from rerail.plugins.volcano import Command, JobPhase, Metadata, PodGroup, Queue, Task, VolcanoJob, go_duration_s, moment
 from rerail.plugins.volcano.crds import KINDS, generate_crds
 from rerail.policies.errors import UsageError
 
@@ -130,6 +130,20 @@ def test_moments_are_read_with_their_zone():
     assert at
     assert at.utcoffset() is not None
     assert moment(None) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("1h2m3.5s", 3723.5), ("10m0s", 600.0), ("300ms", 0.3), ("0", 0.0), ("0s", 0.0), ("-1.5h", -5400.0), (".5s", 0.5)],
+)
+def test_go_durations_are_read(text, seconds):
+    assert go_duration_s(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "5", "2d", "1h 2m", "s", "1m2", "+-1s"])
+def test_what_is_no_go_duration_is_refused(text):
+    with pytest.raises(UsageError, match="no Go duration"):
+        go_duration_s(text)
 
 
 def test_python_and_json_names_both_construct():
