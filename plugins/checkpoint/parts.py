@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pydantic import JsonValue
@@ -11,6 +12,10 @@ from rerail.policies import keys
 from rerail.policies.errors import IncompleteStateError, SaveFailedError, UsageError
 from rerail.policies.manifest import PARTS, FileEntry, Manifest, PartRecord, Snapshot, StatePart, check_path
 from rerail.policies.resolving import DIGEST_PREFIX
+
+_SIDE_BY_SIDE = 2
+_SIDE_BY_SIDE_BYTES = 16 << 20
+"""Below this many bytes in all, threads cost more than they save."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +81,20 @@ def write_part(
     reusable = {(entry.rank, entry.path.rsplit("/", 1)[-1]): entry for entry in base.files} if base else {}
     files: list[FileEntry] = []
     by_part: dict[str, list[str]] = {}
+
+    def settle(blob: Blob) -> FileEntry:
+        entry = reusable.get((rank, blob.name))
+        if entry is not None and entry.size == blob.size and entry.digest == _digest(blob):
+            return entry
+        key = folder + blob.name
+        done = run.shards.upload(key, blob.buffers, size=blob.size)
+        if done.size != blob.size:
+            raise SaveFailedError(f"{key}: {done.size} bytes were stored of {blob.size}")
+        return FileEntry(path=key.removeprefix(keys.SHARDS), size=done.size, digest=done.digest, rank=rank)
+
     for blob in blobs:
         _check(blob)
-        entry = reusable.get((rank, blob.name))
-        if entry is None or entry.size != blob.size or entry.digest != _digest(blob):
-            key = folder + blob.name
-            done = run.shards.upload(key, blob.buffers, size=blob.size)
-            if done.size != blob.size:
-                raise SaveFailedError(f"{key}: {done.size} bytes were stored of {blob.size}")
-            path = key.removeprefix(keys.SHARDS)
-            entry = FileEntry(path=path, size=done.size, digest=done.digest, rank=rank)
+    for blob, entry in zip(blobs, _side_by_side(settle, blobs), strict=True):
         files.append(entry)
         by_part.setdefault(blob.part, []).append(entry.path)
     record = PartRecord(
@@ -107,6 +116,14 @@ def write_part(
         if standing.writer != writer:
             raise SaveFailedError(f"{key} was written by another process: a save id must be fresh for each save")
     return record
+
+
+def _side_by_side(settle: Callable[[Blob], FileEntry], blobs: Sequence[Blob]) -> list[FileEntry]:
+    """Settle all files: large ones two at a time, so that one is hashed while the other waits for the disk."""
+    if len(blobs) < _SIDE_BY_SIDE or sum(blob.size for blob in blobs) < _SIDE_BY_SIDE_BYTES:
+        return [settle(blob) for blob in blobs]
+    with ThreadPoolExecutor(_SIDE_BY_SIDE, "rerail-files") as pool:
+        return list(pool.map(settle, blobs))
 
 
 def _parts(

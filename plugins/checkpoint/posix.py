@@ -238,6 +238,8 @@ class PosixStore:
             for piece in cut(buffers, _PIECE_BYTES):
                 hasher.update(piece)
                 written += self._write(file, piece)
+                if size >= _PIECE_BYTES:  # so that the disk works while the next piece is copied
+                    self._files.begin_sync(file, written - len(piece), len(piece))
             check_size(key, written, size)
             self._sync(file, path)
             self._files.replace(temporary, name, chain[-1])
