@@ -185,7 +185,10 @@ class Start(Document):
 
 
 class Mark(Document):
-    """A commit is ``bad`` (damage was met), ``suspect`` (a faulty device took part) or a ``pin`` (never delete).
+    """One word about a commit: bad, suspect, doomed or pin.
+
+    ``bad``: damage was met; ``suspect``: a faulty device took part; ``doomed``: retention is about to delete it;
+    ``pin``: never delete it.
 
     Marks are documents of their own; manifests never change.
     """
@@ -195,7 +198,7 @@ class Mark(Document):
     run: str
     attempt: int
     step: int
-    mark: Literal["bad", "suspect", "pin"]
+    mark: Literal["bad", "doomed", "pin", "suspect"]
     why: str
 
 

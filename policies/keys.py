@@ -6,7 +6,7 @@ short LIST gives the newest attempt first, and its seal and start before its com
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal, get_args
 
 from rerail.policies.errors import UsageError
 
@@ -26,10 +26,11 @@ HEARTBEAT = "heartbeat.json"
 
 _RUN_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?")
 _COMMIT_KEY = re.compile(r"commits/(\d{6})\.(?:0\.(seal)|1\.(start)|2\.(\d{12}))\.json")
-_MARK_KEY = re.compile(r"marks/(\d{6})\.(\d{12})\.(bad|suspect|pin)\.json")
+_MARK_KEY = re.compile(r"marks/(\d{6})\.(\d{12})\.(bad|doomed|pin|suspect)\.json")
 _FOLDER = re.compile(r"(\d+)\.(\d+)\.([0-9a-f]{8,64})")
 
-MarkKind = Literal["bad", "suspect", "pin"]
+MarkKind = Literal["bad", "doomed", "pin", "suspect"]
+MARK_KINDS: Final[tuple[MarkKind, ...]] = get_args(MarkKind)
 CommitKind = Literal["seal", "start", "manifest"]
 
 
@@ -153,7 +154,7 @@ def parse_mark(key: str) -> MarkKey | None:
     found = _MARK_KEY.fullmatch(key)
     if not found:
         return None
-    kind: MarkKind = "bad" if found[3] == "bad" else "suspect" if found[3] == "suspect" else "pin"
+    kind = next(kind for kind in MARK_KINDS if kind == found[3])
     return MarkKey(ATTEMPT_LIMIT - 1 - int(found[1]), STEP_LIMIT - 1 - int(found[2]), kind)
 
 

@@ -28,6 +28,13 @@ from rerail.policies.resolving import (
 __all__ = ["Resolution", "read_start", "resolve", "resolve_below"]
 
 
+_MARKED: dict[str, str] = {
+    "bad": "marked bad",
+    "doomed": "being deleted by retention",
+    "suspect": "marked suspect",
+}
+
+
 def read_start(run: RunStore, attempt: int) -> Start:
     """The start of one attempt.
 
@@ -108,9 +115,9 @@ def resolve_below(
     suspects = 0
     for candidate in search.candidates():
         kinds = search.marks.of(candidate.attempt, candidate.step)
-        if kinds & {"bad", "suspect"}:
-            why = "marked bad" if "bad" in kinds else "marked suspect"
-            suspects += "bad" not in kinds
+        if kinds & {"bad", "doomed", "suspect"}:
+            why = next(_MARKED[kind] for kind in ("bad", "doomed", "suspect") if kind in kinds)
+            suspects += kinds & {"bad", "doomed", "suspect"} == {"suspect"}
         else:
             verdict = search.judge(candidate)
             doubt = suspect(verdict.manifest) if suspect and isinstance(verdict, StoredManifest) else None
@@ -211,8 +218,8 @@ def _explicit(search: _Search, step: int, layout: Layout | None, world_size: int
         raise NotFoundError(f"step {step} not found (have {have})")
     kinds = search.marks.of(candidate.attempt, step)
     verdict = search.judge(candidate)
-    if "bad" in kinds or isinstance(verdict, str):
-        why = verdict if isinstance(verdict, str) else "marked bad"
+    if kinds & {"bad", "doomed"} or isinstance(verdict, str):
+        why = verdict if isinstance(verdict, str) else _MARKED["bad" if "bad" in kinds else "doomed"]
         options = (f"leave the step out: rerail ckpt resolve --run {search.run.run} takes the newest good one",)
         skipped = (Skipped(attempt=candidate.attempt, step=step, why=why),)
         return _blocked(search.run, f"step {step} was asked for and cannot be used: {why}", options, skipped)

@@ -3,12 +3,13 @@
 It is a decision of the run's supervisor, so that it is ordered against starts; others ask through it.
 """
 
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from rerail.plugins.checkpoint.attempts import newest_opening
-from rerail.plugins.checkpoint.notes import read_marks
+from rerail.plugins.checkpoint.notes import mark_commit, read_marks, unmark_commit
 from rerail.plugins.checkpoint.resolve import read_start
 from rerail.plugins.checkpoint.store import RunStore, all_entries
 from rerail.policies import keys
@@ -57,6 +58,7 @@ class Collected(Value):
 class Survey:
     """Everything that retention looked at, before any decision."""
 
+    sealed: int
     started: int
     start: Start | None
     facts: tuple[CommitFact, ...]
@@ -105,6 +107,7 @@ def survey(run: RunStore) -> Survey:
             )
         )
     return Survey(
+        sealed=opening.sealed or 0,
         started=opening.started or 0,
         start=start,
         facts=tuple(facts),
@@ -176,12 +179,16 @@ def collect(
         dropped=[keys.SHARDS + entry.path for manifest in dropped for entry in manifest.files],
         orphans=orphans,
     )
+    warnings = list(decided.warnings)
+    if not dry_run and not _doom(run, decided.delete, seen.sealed):
+        warnings.append("an attempt was being opened: nothing was deleted, the next collection does it")
+        decided, going, dry_run = decided.model_copy(update={"delete": ()}), {}, True
     if not dry_run:
         run.control.delete(tuple(keys.manifest(attempt, step) for attempt, step in decided.delete))
         names = tuple(sorted(going))
         for at in range(0, len(names), _DELETE_AT_ONCE):
             run.shards.delete(names[at : at + _DELETE_AT_ONCE])
-    warnings = list(decided.warnings)
+        run.control.delete(tuple(keys.mark(attempt, step, "doomed") for attempt, step in decided.delete))
     warnings += [f"checkpoints of run {name!r} lie here: not touched" for name in sorted(seen.foreign)]
     return Collected(
         run=run.run,
@@ -193,6 +200,25 @@ def collect(
         warnings=tuple(warnings),
         dry_run=dry_run,
     )
+
+
+def _doom(run: RunStore, names: tuple[CommitName, ...], sealed: int) -> bool:
+    """Mark what goes, then look for an attempt that is being opened; the same order as a commit and a seal.
+
+    An opener seals before it lists marks: either it sees the mark and passes the commit over, or its seal is seen here
+    and nothing is deleted. So a collector that slept through anything deletes no commit that a start loads.
+
+    Returns:
+        Whether the commits may be deleted now.
+    """
+    for attempt, step in names:
+        mark_commit(run, attempt=attempt, step=step, kind="doomed", why="retention", writer=secrets.token_hex(8))
+    opening = newest_opening(run)
+    if (opening.sealed or 0) == sealed == (opening.started or 0):
+        return True
+    for attempt, step in names:
+        unmark_commit(run, attempt=attempt, step=step, kind="doomed")
+    return False
 
 
 def _is_orphan(

@@ -182,9 +182,14 @@ class Watch:
     def _commit_at(self, key: str, attempt: int, step: int) -> CommitView | None:
         if key not in self._commits:
             try:
-                manifest = Manifest.decode(self.run.control.get(key), f"{self.run.control.url}: {key}")
+                data = self.run.control.get(key)
+                manifest = Manifest.decode(data, f"{self.run.control.url}: {key}")
             except (NotFoundError, DamagedError):
                 return None
+            if manifest.reason == "final" or manifest.answers:
+                # Its writer may not have synced the folder yet, and a decision will rest on it: create what is there
+                # again, which makes the loser sync.
+                self.run.control.create(key, data)
             self._commits[key] = CommitView(
                 attempt=attempt, step=step, reason=manifest.reason, answers=manifest.answers
             )

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -21,6 +23,7 @@ from rerail.policies.errors import DamagedError, RefusedError, TransientError
 from rerail.policies.manifest import FileEntry, Manifest
 
 _NAMED_PLACES = 3
+_READ_AHEAD = 2
 
 
 @dataclass(slots=True)
@@ -103,7 +106,7 @@ class Loader:
         self._compare_parts(found)
         if found.mismatch:
             return
-        loaded = [handle for handle in self.state.handles if self._load_part(handle, found)]
+        loaded = self.load_parts(found)
         if not found.damage and not found.unreachable and not found.mismatch:
             self._verify(loaded, found)
 
@@ -168,18 +171,35 @@ class Loader:
         wanted = 0 if handle.shared else self.rank
         return next((entry for entry in self.manifest.files if entry.path in paths and entry.rank == wanted), None)
 
-    def _load_part(self, handle: Handle, found: RankLoad) -> bool:
+    def load_parts(self, found: RankLoad) -> list[Handle]:
+        """Load the parts one after the other, comparing digests; those that came from the checkpoint.
+
+        Up to two files are being read, and hashed, while a third is taken over: memory for three is needed.
+        """
+        loaded = []
+        with ThreadPoolExecutor(_READ_AHEAD, "rerail-load") as pool:
+            waiting = deque((handle, self._entry(handle)) for handle in self.state.handles)
+            ahead: deque[tuple[Handle, FileEntry | None, Future[Any] | None]] = deque()
+            while waiting or ahead:
+                while waiting and sum(read is not None for _, _, read in ahead) < _READ_AHEAD:
+                    handle, entry = waiting.popleft()
+                    ahead.append((handle, entry, pool.submit(self._read, entry, handle.part) if entry else None))
+                handle, entry, read = ahead.popleft()
+                if self._load_part(handle, entry, read, found):
+                    loaded.append(handle)
+        return loaded
+
+    def _load_part(self, handle: Handle, entry: FileEntry | None, read: "Future[Any] | None", found: RankLoad) -> bool:
         """Whether the part was loaded from the checkpoint."""
         stored = self.manifest.parts[handle.part]
         if not stored.files:
             handle.set(decode_inline(stored.value, handle.part))
             return True
-        entry = self._entry(handle)
-        if entry is None:
+        if entry is None or read is None:
             self._derive(handle, found)
             return False
         try:
-            handle.set(self._read(entry, handle.part))
+            handle.set(read.result())
         except DamagedError as error:
             found.damage.append(f"{handle.part}: {error}")
             return False
