@@ -42,7 +42,9 @@ GOALS: dict[str, Goal] = {
     "s3_upload_1g": Goal(
         "Upload of 1 GiB to S3, throughput", "boto3 upload_file, same parts and checksums", 1.0, "higher"
     ),
-    "verified_load": Goal("Load from a volume, cold, every digest compared", "the same load without digests", 1.15),
+    "verified_load": Goal(
+        "Load from a volume, cold, every digest compared", "the same files one by one, without digests", 1.15
+    ),
     "resolve_requests_10": Goal(_RESOLVE.format("10"), "", 5),
     "resolve_requests_1k": Goal(_RESOLVE.format("1,000"), "", 5),
     "resolve_requests_10k": Goal(_RESOLVE.format("10,000"), "", 5),

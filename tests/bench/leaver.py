@@ -31,9 +31,9 @@ def main(size_bytes: int, step_s: float) -> int:
             if step == _WARM_UP:
                 when.asked = False
                 # The first save pays for first touches, as the first round of every measure does.
-                print("ready", sum(took_s[1:]) / (_WARM_UP - 1), sum(saves_s[1:]) / (_WARM_UP - 1), flush=True)  # noqa: T201
+                print("ready", sum(took_s[1:]) / (_WARM_UP - 1), sum(saves_s[1:]) / (_WARM_UP - 1), flush=True)
     except Left as left:
-        print("left", time.monotonic(), flush=True)  # noqa: T201
+        print("left", time.monotonic(), flush=True)
         return left.code
 
 
