@@ -40,7 +40,7 @@ class Progress:
         report: Path | None,
         argo: Path | None,
         total_steps: int | None,
-        every_s: float = 0.1,
+        every_s: float = 0.02,  # the step of a killed process is known to this; half a percent of time at most
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
