@@ -33,6 +33,9 @@ NODES = ("node-a", "node-b", "node-c")
 # fast the machine is.
 _PACE = ("--batch=70", "--samples=3640", "--step-delay-s=0.025")
 
+_AT_MOST_S = 240.0
+"""A drill takes a minute at most; a machine that is shared by many may need more."""
+
 OnEvent = Callable[[str, LedgerEntry], None]
 
 _UNINTERRUPTED = Scenario(
@@ -133,10 +136,18 @@ def _drive(name: str, scenario: Scenario, world: World, setting: Setting) -> Run
         policy=scenario.policy,
         on_event=lambda entry: setting.on_event(name, entry),
     )
+    deadline_s = time.monotonic() + _AT_MOST_S
     with ExitStack() as stack:
         stack.callback(world.relays.close)
         stack.callback(_end, backend, name)
-        return supervisor.drive(lambda: world.failed is not None)
+        return supervisor.drive(lambda: world.failed is not None or _too_long(world, deadline_s))
+
+
+def _too_long(world: World, deadline_s: float) -> bool:
+    if time.monotonic() <= deadline_s:
+        return False
+    world.failed = f"the run did not end within {_AT_MOST_S:g} s"
+    return True
 
 
 def _end(backend: LocalBackend, name: str) -> None:
