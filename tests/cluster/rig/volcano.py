@@ -85,7 +85,7 @@ def define(client: Api) -> str:
 
     def served() -> bool:
         conditions = {
-            item["metadata"]["name"]: item.get("status", {}).get("conditions", [])
+            item["metadata"]["name"]: item.get("status", {}).get("conditions") or []
             for item in client.get(CRDS).get("items", [])
         }
         return all(
