@@ -401,7 +401,7 @@ def _of_pods(seen: Observations) -> Judgement | None:
 def _of_silence(state: RunState, seen: Observations, policy: RecoveryPolicy) -> Judgement | None:
     beat = seen.heartbeat
     age_s = seen.heartbeat_age_s
-    if seen.gang is None or not seen.gang.alive or _final(seen):
+    if seen.gang is None or (seen.gang.pods and not seen.gang.alive) or _final(seen):
         return None
     doing = "loading" if beat is None or beat.first_step is None else beat.phase or "training"
     limit_s = stall_limit_s((beat.step_time_s if beat else None) or 0.0, phase=doing, policy=policy)
@@ -416,7 +416,7 @@ def _of_silence(state: RunState, seen: Observations, policy: RecoveryPolicy) -> 
         cause="unknown",
         next="in-place",
         confidence=0.6,
-        evidence=(f"{what}, though every process lives",),
+        evidence=(f"{what}, though {'every process lives' if seen.gang.pods else 'no pod of it was ever seen'}",),
         failure=Failure(error="hang", step=step, nodes=state.gang.nodes if state.gang else ()),
     )
 

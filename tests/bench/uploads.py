@@ -33,7 +33,6 @@ def upload(name: str, size_bytes: int, folder: Path, *, pairs: int) -> Iterator[
     with s3_server(folder / "weed") as server:
         # Over plain HTTP boto3 would hash each part once more for its signature; over HTTPS neither of the two does.
         client = boto3.client("s3", config=Config(s3={"payload_signing_enabled": False}, max_pool_connections=32))
-        plain = boto3.client("s3", config=Config(max_pool_connections=32))
         store = S3Store(server.bucket, "bench/", tuning=tuning)
         whole = memoryview(data)
 
@@ -56,16 +55,10 @@ def upload(name: str, size_bytes: int, folder: Path, *, pairs: int) -> Iterator[
                     ),
                     after=remove,
                 ),
-                Arm(
-                    "boto3 upload_file, its default signature over HTTP",
-                    lambda: plain.upload_file(str(source), server.bucket, "bench/theirs", checks, None, settings),
-                    after=remove,
-                ),
             ],
             pairs,
         )
         client.close()
-        plain.close()
     found = compare(name, seconds, ours="ours", yardstick="boto3")
     yield Result(
         name=name,

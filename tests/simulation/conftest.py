@@ -1,11 +1,8 @@
 """Loads the world as a package, since tests import nothing of each other."""
 
 import importlib.util
-import os
 import sys
 from pathlib import Path
-
-import pytest
 
 _HERE = Path(__file__).parent / "support"
 

@@ -3,6 +3,9 @@
 import json
 from typing import TYPE_CHECKING
 
+from rerail_simulation.kernel import Actor
+from rerail_simulation.store import SimStore
+
 from rerail.plugins.checkpoint.store import RunStore
 from rerail.plugins.gang.ledger import all_decisions
 from rerail.policies import keys
@@ -15,9 +18,6 @@ from rerail.policies.supervisor.judge import signal_key
 from rerail.policies.supervisor.observations import Now, Observations
 from rerail.policies.supervisor.state import GangSpec, LedgerEntry, RunState
 from rerail.policies.supervisor.suspicion import doubt
-
-from rerail_simulation.kernel import Actor
-from rerail_simulation.store import SimStore
 
 if TYPE_CHECKING:
     from rerail_simulation.ranks import Pod
@@ -54,7 +54,7 @@ class Checks:
             again = self.world.decide(state, seen, self.world.policy, now)
             assert again == decision, "the machine is not a function of its arguments"
 
-    def created(self, actor: Actor, key: str, data: bytes) -> None:
+    def created(self, key: str, data: bytes) -> None:
         if key.startswith(keys.LEDGER):
             self._ledger(key, data)
         found = keys.parse_commit(key)
@@ -81,6 +81,7 @@ class Checks:
             assert made, f"ledger entry {entry.number} does not follow from the one before"
             assert before.phase not in ("done", "stopped"), "a decision after the end"
             assert entry.state.attempt >= before.attempt, "attempts went back"
+            assert entry.state.attempt <= self.world.policy.max_attempts, "more attempts than policy max_attempts"
             if entry.state.attempt not in self.known_at_opening and entry.state.phase == "opening":
                 self.known_at_opening[entry.state.attempt] = frozenset(signal_key(one) for one in made[0].signals)
         self.entries.append(entry)
@@ -136,8 +137,14 @@ class Checks:
         if (attempt, step) in self.damaged or (attempt, step) in self.deleted:
             return
         manifest = self.manifests[attempt, step]
-        nodes = {snapshot.node for snapshot in manifest.snapshots}
-        assert any(signal.node in nodes for _, signal in self.faults), f"{attempt}.{step} was passed over: {why}"
+        margin_s = self.world.policy.suspect_margin_s
+        accused = [
+            signal
+            for _, signal in self.faults
+            for snapshot in manifest.snapshots
+            if snapshot.node == signal.node and snapshot.at_s > signal.first_seen_s - margin_s
+        ]
+        assert accused, f"the good commit {attempt}.{step} was passed over: {why}"
 
     def _not_marked(self, start: Start, name: tuple[int, int]) -> None:
         """Marks that stood before the seal was followed by a list. The seal is older than the list."""
@@ -155,8 +162,9 @@ class Checks:
             since_s = signal.first_seen_s - self.world.policy.suspect_margin_s
             for snapshot in manifest.snapshots:
                 assert snapshot.node != signal.node or snapshot.at_s <= since_s, (
-                    f"attempt {start.attempt} loads {manifest.attempt}.{manifest.step}, whose snapshot on {signal.node} "
-                    f"is {snapshot.at_s - since_s:.2f} s later than the first sign minus the margin"
+                    f"attempt {start.attempt} loads {manifest.attempt}.{manifest.step}, "
+                    f"whose snapshot on {signal.node} is {snapshot.at_s - since_s:.2f} s "
+                    "later than the first sign minus the margin"
                 )
         why = doubt(self.newest.state.suspicions, manifest) if self.newest.state.attempt == start.attempt else None
         assert why is None, f"attempt {start.attempt} loads a suspect commit: {why}"
@@ -205,6 +213,10 @@ class Checks:
         faulty = {signal.node for _, signal in self.faults if signal_key(signal) in known}
         assert pod.spec.node not in faulty, f"{gang.name} is placed on the faulty node {pod.spec.node}"
 
+    def ordered_gangs(self) -> set[str]:
+        """Gangs that some decision named."""
+        return {entry.state.gang.name for entry in self.entries if entry.state.gang is not None}
+
     def marked(self, node: str, incident: str) -> None:
         self.incidents_of_nodes.setdefault(node, set()).add(incident)
 
@@ -227,7 +239,7 @@ class Checks:
                 found.append((name.attempt, name.step, self.manifests[name.attempt, name.step]))
         return found
 
-    def deleting(self, actor: Actor, key: str) -> None:
+    def deleting(self, key: str) -> None:
         """Retention never deletes the newest good commit, nor the one that the newest start loads, nor their files."""
         if key.startswith(keys.SHARDS):
             for attempt, step, manifest in self.manifests_present():
@@ -244,7 +256,9 @@ class Checks:
         load = start.load
         assert load is None or (load.attempt, load.step) != (name.attempt, name.step), f"{key} goes, but it is loaded"
         chain = links(start)
-        marks = {(mark.attempt, mark.step) for entry in self.world.disk.under(keys.MARKS) if (mark := keys.parse_mark(entry))}
+        marks = {
+            (mark.attempt, mark.step) for entry in self.world.disk.under(keys.MARKS) if (mark := keys.parse_mark(entry))
+        }
         good = [
             (attempt, step)
             for attempt, step, _ in self.manifests_present()
@@ -266,7 +280,7 @@ class Checks:
         assert state.phase in ("done", "stopped")
         assert state.phase == "done" or state.reason, "stopped without a reason"
         assert all(pod.swept for pods in world.gangs.values() for pod in pods), "a gang was not ended"
-        innocent = set(state.quarantined) - self.to_blame
+        innocent = (set(state.quarantined) | set(self.incidents_of_nodes)) - self.to_blame
         assert not innocent, f"{sorted(innocent)} kept away from without a fault there: {state.quarantined}"
         numbers = [record.n for record in state.attempts]
         assert numbers == list(range(1, len(numbers) + 1)), f"attempts {numbers}"

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rerail_simulation.kernel import Actor
+from rerail_simulation.ranks import Pod
+
 from rerail.policies.documents import Rendezvous
 from rerail.policies.errors import NotFoundError
 from rerail.policies.faults import FaultSignal
 from rerail.policies.supervisor.observations import GangView, NodeView
 from rerail.policies.supervisor.state import GangSpec
-
-from rerail_simulation.kernel import Actor
-from rerail_simulation.ranks import Pod
 
 if TYPE_CHECKING:
     from rerail_simulation.world import World
@@ -91,6 +91,7 @@ class SimBackend:
 
     def rendezvous(self, gang: GangSpec) -> Rendezvous:
         self.world.cluster_op(self.actor, "rendezvous")
+        assert gang.name in self.world.checks.ordered_gangs()
         return Rendezvous(id=self.world.new_id(), host="127.0.0.1", port=1)
 
 
@@ -123,7 +124,7 @@ class SimNodes:
         self.world.cluster_op(self.actor, "mark")
         if node not in self.world.nodes:
             raise NotFoundError(f"node {node!r}")
-        self.world.marked(node, incident)
+        self.world.marked(node, f"{incident} {device}")
         self.world.nodes[node].taint = reason
 
     def signals(self) -> tuple[FaultSignal, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from rerail_simulation.world import World
 
 from rerail.plugins.checkpoint import attempts, commit, resolve, retention
 from rerail.plugins.checkpoint.listing import Commits
@@ -12,8 +13,6 @@ from rerail.policies import keys, recovery
 from rerail.policies.documents import Seal
 from rerail.policies.retention import RetentionPlan
 from rerail.policies.supervisor import advance, budgets, judge, records
-
-from rerail_simulation.world import World
 
 Mutant = Callable[[pytest.MonkeyPatch, World], None]
 
@@ -162,3 +161,9 @@ MUTANTS: tuple[Mutant, ...] = (
     submits_before_the_start,
     own_signals_are_evidence,
 )
+
+FOCUS: dict[Mutant, tuple[str, ...]] = {
+    list_before_seal: ("partition", "partition"),
+    suspicion_of_one_attempt: ("xid-late", "sigkill"),
+}
+"""Faults of the worlds in which a rare mutant is sought: what it breaks is used only there."""

@@ -4,6 +4,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rerail_simulation.kernel import Actor, Killed, Later
+
 from rerail.plugins.checkpoint.attempts import newest_opening, read_start
 from rerail.plugins.checkpoint.commit import Blob, commit, write_part
 from rerail.plugins.checkpoint.manifests import load_manifest, read_entry
@@ -22,8 +24,6 @@ from rerail.policies.documents import Certificate, Heartbeat, RankCertificate, R
 from rerail.policies.manifest import Layout, Snapshot
 from rerail.policies.supervisor.observations import PodView
 from rerail.policies.supervisor.state import GangSpec, PodSpec
-
-from rerail_simulation.kernel import Actor, Killed, Later
 
 if TYPE_CHECKING:
     from rerail_simulation.world import World
@@ -217,13 +217,13 @@ class Save:
     def tick(self) -> None:
         group, world = self.group, self.group.world
         if group.save is not self:
-            return
+            return None
         if 0 not in group.living():
             group.save = None
-            return
+            return None
         if any(actor.busy for actor in group.actors.values()):
             world.kernel.after(0.05, self.tick)
-            return
+            return None
         try:
             self._write()
             manifest = self._commit()
@@ -242,7 +242,7 @@ class Save:
             group.save = None
             return group.leave_all(errors.LEFT_UNSAVED)
         if group.save is self:
-            world.acknowledged(group, manifest)
+            world.acknowledged(manifest)
             group.saved(self)
         return None
 
@@ -415,7 +415,7 @@ class Group:
             try:
                 stored = load_manifest(run, start.load.attempt, start.load.step)
                 if stored.ref != start.load:
-                    raise errors.DamagedError("another manifest than the start names")
+                    raise errors.DamagedError("another manifest than the start names")  # noqa: TRY301
                 states = []
                 for entry in stored.manifest.files:
                     into = bytearray(entry.size)
@@ -423,7 +423,7 @@ class Group:
                     states.append(bytes(into))
                 self.step = stored.manifest.step
                 self.history = [list(part) for part in json.loads(states[0])["history"]]
-                world.loaded(self, start, states, stored.manifest)
+                world.loaded(start, states, stored.manifest)
             except (errors.DamagedError, errors.NotFoundError) as error:
                 damage = str(error)
         certificate = Certificate(

@@ -1,14 +1,14 @@
-"""A store in memory whose operations fail, lose their replies, are slow, or find their caller dead, as the seed says."""
+"""A store in memory whose operations fail, lose replies, are slow, or find their caller dead, as the seed says."""
 
 import bisect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from rerail_simulation.kernel import Actor
+
 from rerail.plugins.checkpoint.store import Created, Entry, Exists, Page, Uploaded
 from rerail.policies.documents import digest_of
 from rerail.policies.errors import DamagedError, NotFoundError
-
-from rerail_simulation.kernel import Actor
 
 Hook = Callable[[Actor, str, str], None]
 
@@ -31,8 +31,8 @@ class Disk:
     order: list[str] = field(default_factory=list)
     born: dict[str, int] = field(default_factory=dict)
     sequence: int = 0
-    on_create: Callable[[Actor, str, bytes], None] = lambda *_: None
-    on_delete: Callable[[Actor, str], None] = lambda *_: None
+    on_create: Callable[[str, bytes], None] = lambda *_: None
+    on_delete: Callable[[str], None] = lambda *_: None
     overwrites: str | None = None
 
     def set(self, key: str, data: bytes) -> None:
@@ -87,7 +87,7 @@ class SimStore:
         broken = self.disk.overwrites is not None and key.startswith(self.disk.overwrites)
         if found is None or broken:
             self.disk.set(key, data)
-            self.disk.on_create(self.actor, key, data)
+            self.disk.on_create(key, data)
             found = data
         self.disk.after(self.actor, "create", key)
         return Created() if found == data else Exists(found)
@@ -141,6 +141,6 @@ class SimStore:
         self._before("delete", keys[0] if keys else "")
         for key in keys:
             if key in self.disk.objects:
-                self.disk.on_delete(self.actor, key)
+                self.disk.on_delete(key)
                 self.disk.remove(key)
         self.disk.after(self.actor, "delete", "")

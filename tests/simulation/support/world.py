@@ -4,6 +4,12 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from rerail_simulation.checks import Checks
+from rerail_simulation.cluster import Node, SimBackend, SimNodes
+from rerail_simulation.kernel import Actor, Kernel, Killed
+from rerail_simulation.ranks import Group, Pod
+from rerail_simulation.store import Disk, SimStore
+
 from rerail.plugins.checkpoint.store import RunStore
 from rerail.plugins.gang.executor import Supervisor
 from rerail.plugins.gang.ports import Clock
@@ -15,12 +21,6 @@ from rerail.policies.recovery import Budgets, RecoveryPolicy
 from rerail.policies.supervisor import advance as machine
 from rerail.policies.supervisor.observations import Now, Observations
 from rerail.policies.supervisor.state import GangSpec, RunState
-
-from rerail_simulation.checks import Checks
-from rerail_simulation.cluster import Node, SimBackend, SimNodes
-from rerail_simulation.kernel import Actor, Kernel, Killed
-from rerail_simulation.ranks import Group, Pod
-from rerail_simulation.store import Disk, SimStore
 
 RUN = "sim"
 EPOCH_S = 1_000_000.0
@@ -44,7 +44,7 @@ KINDS = (
     "clock",
     "deaf",
 )
-DRAWN = (*KINDS, "partition", "partition", "xid-late")
+DRAWN = (*KINDS, "partition", "partition", "xid-late", "damage")
 """The kinds that meet the protocol's narrow places come more often."""
 
 
@@ -342,12 +342,12 @@ class World:
 
     # -- what is told to the checks
 
-    def acknowledged(self, group: Group, manifest: Manifest) -> None:
+    def acknowledged(self, manifest: Manifest) -> None:
         self.note(f"acknowledged {manifest.attempt}.{manifest.step} {manifest.reason}")
         self.answered.update(manifest.answers)
         self.checks.acknowledged(manifest)
 
-    def loaded(self, group: Group, start: Start, states: list[bytes], manifest: Manifest) -> None:
+    def loaded(self, start: Start, states: list[bytes], manifest: Manifest) -> None:
         self.checks.loaded(start, states, manifest)
 
     def trains(self, group: Group) -> None:
@@ -391,9 +391,7 @@ class World:
             self.kernel.after(fault.at_s, lambda: self._act(number, fault, act))
 
     def _act(self, number: int, fault: Fault, act: Callable[[Fault, list[Pod]], bool]) -> None:
-        pods = [
-            pod for pods in self.gangs.values() for pod in pods if pod.running and not pod.over and not pod.lost
-        ]
+        pods = [pod for pods in self.gangs.values() for pod in pods if pod.running and not pod.over and not pod.lost]
         pods.sort(key=lambda pod: pod.spec.name)
         training = [pod for pod in pods if pod.group is not None and pod.group.phase == "training"]
         if (not training and fault.kind not in ("capacity", "clock", "deaf")) or not act(fault, training or pods):
@@ -514,7 +512,7 @@ class World:
             pod.group.end_rank(min(pod.alive), 137)
         return True
 
-    def _preempt(self, fault: Fault, pods: list[Pod]) -> bool:
+    def _preempt(self, _fault: Fault, pods: list[Pod]) -> bool:
         for pod in self.pods_of(pods[0].gang.name):
             pod.term()
         return True
@@ -525,14 +523,14 @@ class World:
         pod.leave(143)
         return True
 
-    def _capacity(self, fault: Fault, pods: list[Pod]) -> bool:
+    def _capacity(self, fault: Fault, _pods: list[Pod]) -> bool:
         for node in self.nodes.values():
             if self.rng.random() < 0.6:
                 node.taken = node.slots
                 self.kernel.after(2 + fault.extra * 20, lambda node=node: setattr(node, "taken", 0))
         return True
 
-    def _clock(self, fault: Fault, pods: list[Pod]) -> bool:
+    def _clock(self, fault: Fault, _pods: list[Pod]) -> bool:
         self.drivers[int(fault.pick * len(self.drivers))].wall_jump_s = (fault.extra - 0.5) * 200
         return True
 
