@@ -124,7 +124,7 @@ def chosen() -> Callable[[list[Point]], list[Point]]:
         by_mode = sorted(points, key=lambda point: (point.mode, point.boundary))
         count, every = SAMPLE[points[0].backend], len(by_mode)
         few = [by_mode[(at * every // count + 7 * len(points[0].operation)) % every] for at in range(count)]
-        print(f"reduced: {len(few)} of {len(points)} points; CI=true takes all")  # noqa: T201 - what was reduced is told
+        print(f"reduced: {len(few)} of {len(points)} points; CI=true takes all")
         return few
 
     return choose

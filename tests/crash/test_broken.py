@@ -62,7 +62,7 @@ def first_violation(lab, mode, kind):
         if point.mode == mode:
             wrong = [text for text in lab.carry_out(point).wrong if re.search(kind, text)]
             if wrong:
-                print(f"{point}: {wrong[0]}")  # noqa: T201 - the catch is worth reading
+                print(f"{point}: {wrong[0]}")
                 return wrong[0]
     return None
 

@@ -35,7 +35,7 @@ def table(counts: Counter[tuple[str, str, str]]) -> str:
 def test_the_recorder_lists_at_least_500_distinct_points(folder_lab, bucket_lab):
     points = [point for name in OPERATIONS for point in folder_lab(name).points()]
     points += [point for name in BUCKET_OPERATIONS for point in bucket_lab(name).points()]
-    print("\n" + table(Counter((point.operation, point.backend, point.column) for point in points)))  # noqa: T201 - the table of the matrix
+    print("\n" + table(Counter((point.operation, point.backend, point.column) for point in points)))
     assert len(set(points)) == len(points)
     # Those of the three modes alone; what overtakes and what loses requests comes on top.
     assert sum(point.mode in {KILL, POWER, REPLY} for point in points) >= 500
@@ -57,7 +57,7 @@ def judge_all(lab, chosen):
     began, points = time.monotonic(), chosen(lab.points())
     results = {point: lab.carry_out(point) for point in points}
     states = sum(found.states for found in results.values())
-    print(f"{len(points)} points, {states} states recovered from, {time.monotonic() - began:.1f} s")  # noqa: T201 - what was done
+    print(f"{len(points)} points, {states} states recovered from, {time.monotonic() - began:.1f} s")
     wrong = [f"{point}: {text}" for point, found in results.items() for text in found.wrong]
     assert not wrong, f"{len(wrong)} violations, the first ones:\n" + "\n".join(wrong[:10])
 
