@@ -186,7 +186,8 @@ def _again(state: RunState) -> tuple[Effect, ...]:
 
 def _running(state: RunState, seen: Observations, policy: RecoveryPolicy, now: Now) -> Decision | None:
     assert state.gang is not None
-    if seen.commit is not None and seen.commit.reason == "final" and seen.commit.attempt == state.attempt:
+    # Of whichever attempt: one that loads the final commit has nothing to train, and commits nothing.
+    if seen.commit is not None and seen.commit.reason == "final":
         if seen.gang is None:
             return None
         if not seen.gang.alive:

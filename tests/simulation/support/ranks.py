@@ -497,8 +497,8 @@ class Group:
         world = self.world
         if self.committed == self.step and reason != "final":  # this very step is committed already
             return self.saved_and_left() if leaving else None
-        if self.committed == self.step:
-            return self.leave_all(errors.DONE)
+        if self.committed == self.step or (reason == "final" and self.first_step is None):
+            return self._done()  # it was loaded, and is the end of the run already
         content = json.dumps({"history": self.history}).encode()
         self.saves += 1
         nodes = {rank: pod.spec.node for rank, pod in self.pods.items()}
@@ -525,11 +525,14 @@ class Group:
         for answered in save.answers:
             self.asked.pop(answered, None)
         if save.reason == "final":
-            for rank in sorted(self.living()):
-                self.end_rank(rank, errors.DONE)
-            self.phase = "over"
+            self._done()
         elif save.leaving:
             self.saved_and_left()
+
+    def _done(self) -> None:
+        for rank in sorted(self.living()):
+            self.end_rank(rank, errors.DONE)
+        self.phase = "over"
 
     def save_failed(self, save: Save) -> None:
         self.failed += 1
