@@ -42,6 +42,7 @@ def start(nodes: Sequence[Node]) -> None:
         f"--advertise-address={CONTROL}",
         f"--cert-dir={api.CERTIFICATES}",
         f"--token-auth-file={api.TOKENS}",
+        "--kubelet-preferred-address-types=InternalIP",
         "--authorization-mode=Node,RBAC",
         "--allow-privileged=true",
         f"--service-cluster-ip-range={SERVICES}",

@@ -58,6 +58,7 @@ def _write_containerd(node: Node) -> None:
     }
     (node.folder / "cni").mkdir(parents=True)
     (node.folder / "cni" / "pods.conflist").write_text(json.dumps(network, indent=1))
+    # A root without CAP_SYS_RESOURCE, as in many sandboxes, may not lower an oom_score_adj.
     # Strings of JSON are strings of TOML.
     quoted = {name: json.dumps(str(node.folder / name)) for name in ("root", "state", "cni", "containerd.sock", "runc")}
     cri = 'plugins."io.containerd.grpc.v1.cri"'
@@ -70,6 +71,7 @@ address = {quoted["containerd.sock"]}
 [{cri}]
 sandbox_image = "{PAUSE_IMAGE}"
 netns_mounts_under_state_dir = true
+restrict_oom_score_adj = true
 [{cri}.cni]
 bin_dir = "{CNI}"
 conf_dir = {quoted["cni"]}

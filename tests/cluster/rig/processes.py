@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -40,17 +39,13 @@ def start(name: str, command: Sequence[str], *, space: str, env: Mapping[str, st
         'echo $$ >"$0" && exec "$@"',
         str(cgroups.for_daemon(name)),
     ]
-    with (LOGS / f"{name}.log").open("ab") as log:
-        process = subprocess.Popen(
-            [*enter, *command],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, **(env or {})},
-            cwd="/",
-            start_new_session=True,
-        )
-    record = {"pid": process.pid, "started_at": _started_at(process.pid)}
+    log = str(LOGS / f"{name}.log")
+    outputs = [(os.POSIX_SPAWN_OPEN, one, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644) for one in (1, 2)]
+    devices = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), *outputs]
+    # Not subprocess: the daemon outlives this process, which is no mistake to warn of.
+    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    pid = os.posix_spawnp("nsenter", [*enter, *command], environment | dict(env or {}), file_actions=devices, setsid=True)
+    record = {"pid": pid, "started_at": _started_at(pid)}
     (PIDS / f"{name}.json").write_text(json.dumps(record))
 
 
