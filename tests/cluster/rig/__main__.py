@@ -33,6 +33,7 @@ def up(count: int, gpus: int) -> None:
     packages.ensure()
     with stage("remove what an earlier cluster left"):
         teardown.remove()
+        teardown.sweep(wait=False)
         layout.STATE.mkdir(mode=0o755, parents=True)
     builds.sweep()
     with stage("programs"):
@@ -127,6 +128,7 @@ def main() -> int:
             elif arguments.command == "down":
                 with stage("remove the cluster"):
                     teardown.remove()
+                    teardown.sweep(wait=True)
             else:
                 NODE_COMMANDS[arguments.command][0](_node(arguments.node))
     except ClusterError as error:

@@ -43,8 +43,9 @@ def start(name: str, command: Sequence[str], *, space: str, env: Mapping[str, st
     outputs = [(os.POSIX_SPAWN_OPEN, one, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644) for one in (1, 2)]
     devices = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), *outputs]
     # Not subprocess: the daemon outlives this process, which is no mistake to warn of.
-    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    pid = os.posix_spawnp("nsenter", [*enter, *command], environment | dict(env or {}), file_actions=devices, setsid=True)
+    inherited = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
+    environment = inherited | dict(env or {})
+    pid = os.posix_spawnp("nsenter", [*enter, *command], environment, file_actions=devices, setsid=True)
     record = {"pid": pid, "started_at": _started_at(pid)}
     (PIDS / f"{name}.json").write_text(json.dumps(record))
 
