@@ -8,6 +8,9 @@ RIG := PYTHONPATH=tests/cluster $(BIN)/python -m rig
 CLUSTER_NODES ?= 2
 MYPY := MYPYPATH=$(VENV)/typing:tests/cluster $(BIN)/mypy --config-file pyproject.toml
 
+# The last line of cluster-up is the path of the kubeconfig, also with `make -C`.
+MAKEFLAGS += --no-print-directory
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types walls pytest bench bench-full cluster-up cluster-down cluster-test cluster-test-full clean
 

@@ -195,10 +195,23 @@ def stop(node: Node) -> None:
 
 
 def start_again(node: Node) -> None:
-    """Start a stopped node again, and wait until it is ready."""
+    """Start a stopped node again, and wait until it is ready and has said so since."""
+    client, before = Api(), _heartbeat(Api(), node)
     start_containerd(node)
     start_kubelet(node)
-    wait_ready(Api(), node, json.loads(SETTINGS.read_text())["gpus_per_node"])
+    hint = str(LOGS / f"{kubelet_of(node)}.log")
+
+    def alive() -> bool:
+        processes.check(kubelet_of(node))
+        return _heartbeat(client, node) not in {"", before}
+
+    wait_for(f"{node.name} says it lives", alive, deadline_s=READY_DEADLINE_S, hint=hint)
+    wait_ready(client, node, json.loads(SETTINGS.read_text())["gpus_per_node"])
+
+
+def _heartbeat(client: Api, node: Node) -> str:
+    lease = client.get(f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{node.name}")
+    return str(lease.get("spec", {}).get("renewTime", ""))
 
 
 def save_tunables() -> None:
