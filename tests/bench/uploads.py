@@ -76,8 +76,8 @@ def upload(name: str, size_bytes: int, folder: Path, *, pairs: int) -> Iterator[
         unit=found.unit,
         arms=found.arms,
         note=(
-            f"CPU time of the client per upload: ours {quantile(cpu_s['ours'], 0.5):.2f} s with the SHA-256 of the whole, "
-            f"boto3 {quantile(cpu_s['boto3'], 0.5):.2f} s without; the server takes the rest of the same cores, "
+            f"CPU time of the client per upload: ours {quantile(cpu_s['ours'], 0.5):.2f} s with the SHA-256 of the "
+            f"whole, boto3 {quantile(cpu_s['boto3'], 0.5):.2f} s without; the server takes the rest of the same cores, "
             "so the digest shows here and is hidden where a core is free"
         ),
     )
