@@ -77,6 +77,7 @@ class Supervisor:
     _told: int = -1
     _performed: set[int] = field(default_factory=set)
     _unreachable_since_s: float | None = None
+    _unwritten: tuple[int, Decision] | None = None
 
     def __post_init__(self) -> None:
         self._watch = Watch(self.run, self.backend, self.nodes, self.clock, self.guard)
@@ -121,7 +122,7 @@ class Supervisor:
             entry = self._newest()
             self._perform(entry)
             seen = self._watch.look(entry.state)
-            decision = self.decide(entry.state, seen, self.policy, self._watch.now(entry.state))
+            decision = self._decided(entry, seen)
             if decision is not None:
                 self._append(entry.number + 1, decision)
                 entry = self._newest()
@@ -295,6 +296,15 @@ class Supervisor:
         except TransientError:
             return False
 
+    def _decided(self, entry: LedgerEntry, seen: Observations) -> Decision | None:
+        """The decision from ``entry``: the one that was acted on already while it could not be written, else a new one.
+
+        What a gang looks like after we ended it says nothing about why it had to be ended.
+        """
+        if self._unwritten is not None and self._unwritten[0] == entry.number:
+            return self._unwritten[1]
+        return self.decide(entry.state, seen, self.policy, self._watch.now(entry.state))
+
     def _outage(self, error: TransientError) -> RunState:
         """The store does not answer: mark nodes, end a gang that is dead anyway, start nothing, and not for ever."""
         if self._entry is None:
@@ -311,13 +321,18 @@ class Supervisor:
         state = self._entry.state
         self._end_others(state)
         seen = self._watch.look_without_store(state)
-        decision = self.decide(state, seen, self.policy, self._watch.now(state))
+        decision = self._decided(self._entry, seen)
+        accused = {signal.node for signal in seen.signals}
         dead = seen.gang is not None and any(pod.phase in ("failed", "gone") for pod in seen.gang.pods)
         for effect in (*self._entry.effects, *(decision.effects if decision else ())):
             try:
-                if isinstance(effect, MarkNode):
+                ordered = effect in self._entry.effects
+                # Pods that are gone accuse no node now: another supervisor may have ended them by a newer decision.
+                if isinstance(effect, MarkNode) and (ordered or effect.node in accused):
                     self._mark(effect)
-                elif isinstance(effect, EndGang) and (dead or effect in self._entry.effects):
+                elif isinstance(effect, EndGang) and (dead or ordered):
+                    if not ordered and decision is not None:
+                        self._unwritten = (self._entry.number, decision)
                     self.backend.end(effect.gang, effect.grace_s)
             except TransientError as other:
                 self.log(f"{effect.do}: {other}; trying again")
