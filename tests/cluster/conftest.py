@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,20 @@ from rig import layout, services
 from rig.access import Cluster, Pods
 
 S3_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION")
+
+
+def pytest_report_header() -> list[str]:
+    """Every report says on what it ran."""
+    if not os.environ.get("RERAIL_CLUSTER"):
+        return []
+    other = os.environ.get("RERAIL_CLUSTER_KUBECONFIG")
+    if other:
+        return [f"cluster: another one, {other}"]
+    if not layout.SETTINGS.exists():
+        return ["cluster: not up"]
+    found = json.loads(layout.SETTINGS.read_text())
+    volcano, definitions = found["volcano"], found["definitions"]
+    return [f"cluster: {len(found['nodes'])} nodes; Volcano: {volcano}; its definitions: {definitions}"]
 
 
 @pytest.fixture(scope="session")
@@ -41,9 +56,11 @@ def cluster() -> Cluster:
             pytest.skip("RERAIL_CLUSTER_KUBECONFIG is set, and no RERAIL_CLUSTER_IMAGE says what its pods run")
         env = {name: os.environ[name] for name in S3_VARIABLES if name in os.environ}
         bucket = os.environ.get("RERAIL_CLUSTER_BUCKET", "")
-        return Cluster(
-            Path(named), image, bucket, env, "of that cluster", full, None, shutil.which("kubectl") or "kubectl"
-        )
+        program = shutil.which("kubectl") or "kubectl"
+        ask = [program, f"--kubeconfig={named}", "get", "crd", "jobs.batch.volcano.sh"]
+        found = subprocess.run(ask, capture_output=True, check=False).returncode == 0
+        volcano = "real, of that cluster" if found else "none"
+        return Cluster(Path(named), image, bucket, env, volcano, full, program, ours=False)
     if os.geteuid() != 0:
         pytest.skip("the cluster belongs to root, and this is not root")
     if not layout.KUBECONFIG.exists():
