@@ -323,12 +323,13 @@ class Supervisor:
         seen = self._watch.look_without_store(state)
         decision = self._decided(self._entry, seen)
         accused = {signal.node for signal in seen.signals}
+        partly = seen.gang is not None and seen.gang.alive
         dead = seen.gang is not None and any(pod.phase in ("failed", "gone") for pod in seen.gang.pods)
         for effect in (*self._entry.effects, *(decision.effects if decision else ())):
             try:
                 ordered = effect in self._entry.effects
-                # Pods that are gone accuse no node now: another supervisor may have ended them by a newer decision.
-                if isinstance(effect, MarkNode) and (ordered or effect.node in accused):
+                # A gang that is gone as a whole accuses no node now: a newer decision may have ended it.
+                if isinstance(effect, MarkNode) and (ordered or effect.node in accused or partly):
                     self._mark(effect)
                 elif isinstance(effect, EndGang) and (dead or ordered):
                     if not ordered and decision is not None:
