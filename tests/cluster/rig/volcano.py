@@ -26,6 +26,12 @@ KINDS = (
     ("nodeinfo.volcano.sh", "v1alpha1", "Numatopology", "numatopologies", "Cluster", False, ("numatopo",)),
 )
 """Group, version, kind, plural, scope, whether status is a resource of its own, short names."""
+DEFAULTS: dict[str, dict[str, str | int]] = {
+    "Job": {"queue": "default", "maxRetry": 3},
+    "PodGroup": {"queue": "default"},
+    "Queue": {"weight": 1},
+}
+"""What Volcano's own definitions fill in, and its programs rely on."""
 
 
 def programs() -> Path | None:
@@ -49,7 +55,10 @@ def programs() -> Path | None:
 def _minimal(named: tuple[str, str, str, str, str, bool, tuple[str, ...]]) -> Any:
     """A definition that takes every field, for a machine without Volcano's own."""
     group, version, kind, plural, scope, status, short = named
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    any_fields: dict[str, Any] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    types = {str: "string", int: "integer"}
+    filled = {name: {"type": types[type(value)], "default": value} for name, value in DEFAULTS.get(kind, {}).items()}
+    schema = any_fields | ({"properties": {"spec": any_fields | {"properties": filled}}} if filled else {})
     names = {
         "kind": kind,
         "listKind": f"{kind}List",
