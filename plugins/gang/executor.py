@@ -76,6 +76,7 @@ class Supervisor:
     _entry: LedgerEntry | None = None
     _told: int = -1
     _performed: set[int] = field(default_factory=set)
+    _owed: list[MarkNode] = field(default_factory=list)
     _unreachable_since_s: float | None = None
     _unwritten: tuple[int, Decision] | None = None
 
@@ -127,6 +128,7 @@ class Supervisor:
                 self._append(entry.number + 1, decision)
                 entry = self._newest()
                 self._perform(entry)
+            self._pay()
             self._end_others(entry.state)
         except TransientError as error:
             return self._outage(error)
@@ -149,6 +151,7 @@ class Supervisor:
             self._append(0, begin(self.run.run, self.world_size, nodes=self.nodes.views(), now=now))
             entry = ledger.newest_entry(self.run)
         if self._entry is None or entry.number != self._entry.number:
+            self._owe()
             self._performed.clear()
             self._tell(entry)
         self._entry = entry
@@ -182,6 +185,21 @@ class Supervisor:
                 self._performed.add(number)
             elif isinstance(effect, StartAttempt):
                 started = False
+
+    def _owe(self) -> None:
+        """A newer decision does not take back a mark: what could not be set yet is still tried, each pass."""
+        for number, effect in enumerate(self._entry.effects if self._entry else ()):
+            if isinstance(effect, MarkNode) and number not in self._performed:
+                self._owed.append(effect)
+
+    def _pay(self) -> None:
+        for effect in tuple(self._owed):
+            try:
+                self._mark(effect)
+            except TransientError as error:
+                self.log(f"{effect.do}: {error}; trying again")
+            else:
+                self._owed.remove(effect)
 
     def _do(self, effect: Effect, state: RunState) -> bool:
         match effect:

@@ -35,7 +35,7 @@ _recorded: dict[str, list[str]] = {}
 
 
 def cases(make_world, part):
-    """Cases of one part of all boundaries that an undisturbed supervisor passes, each continued at two times."""
+    """Cases of one part of all boundaries that an undisturbed supervisor passes, continued at two times in turn."""
     if not FULL:
         return SAMPLE[part::PARTS]
     for how, policy in POLICIES.items():
@@ -47,12 +47,8 @@ def cases(make_world, part):
             supervisor = world.supervise("--record", str(record), policy=policy)
             assert supervisor.wait(timeout=120) == 0, world.said()
             _recorded[how] = [name for name in record.read_text().splitlines() if WORTH.match(name)]
-    every = [
-        (how, resumes, name)
-        for how, names in _recorded.items()
-        for name in names
-        for resumes in ("at-the-end", "in-the-middle")
-    ]
+    when = ("at-the-end", "in-the-middle")
+    every = [(how, when[at % 2], name) for how, names in _recorded.items() for at, name in enumerate(names)]
     return every[part::PARTS]
 
 

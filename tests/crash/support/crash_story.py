@@ -287,6 +287,7 @@ OPERATIONS: dict[str, Operation] = {
         rivals={"a new attempt": lambda p: p.open(3), "the gang commits": lambda p: p.save(2, 50, incremental=True)},
         again=True,
         collects=True,
+        random=True,
     ),
     "mark": Operation(lambda p: p.mark(2, 30), rivals={"the same mark": lambda p: p.mark(2, 30)}, again=True),
     "certificate": Operation(
