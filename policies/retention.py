@@ -133,7 +133,8 @@ def plan(
     """Decide what a run keeps.
 
     Always kept: the newest good commit of the chain and everything newer, the commit that the current start loads, the
-    newest good one older than ``keep_clean_s``, pins, and what an open attempt wrote off the chain.
+    newest good one older than ``keep_clean_s``, pins, and what an open attempt wrote off the chain. So that there ever
+    is one so old, the oldest good one that is younger is kept too; a commit without a stamp does not age.
 
     Args:
         commits: All commits of the run, in any order.
@@ -155,6 +156,9 @@ def plan(
         elif commit.name in chosen:
             reasons[commit.name] = "policy"
     clean = next((commit for commit in good if now_s - commit.at_s > keep_clean_s), None)
+    ageing = next((commit for commit in reversed(good) if commit.at_s and now_s - commit.at_s <= keep_clean_s), None)
+    if ageing:
+        reasons[ageing.name] = "ages into the one that a late finding does not reach"
     if clean:
         reasons[clean.name] = "newest good one that a late finding does not reach"
     if load is not None:

@@ -27,7 +27,7 @@ def test_steps_are_numbers_and_not_text():
 def test_order_is_that_of_steps_whatever_the_clocks_say():
     stamps = {400: 300.0, 600: 600.0, 800: 900.0, 1000: 1.0}
     commits = [CommitFact(attempt=1, step=step, at_s=at_s) for step, at_s in stamps.items()]
-    decided = plan(commits, LatestN(n=3), now_s=1000.0)
+    decided = plan(commits, LatestN(n=3), now_s=1000.0, keep_clean_s=0.0)
     assert steps_of(decided.delete) == [400]
 
 
@@ -59,7 +59,20 @@ def test_bad_ones_count_for_nothing_and_go_once_a_newer_good_one_exists():
 def test_the_newest_good_one_that_a_late_finding_does_not_reach_stays():
     commits = [CommitFact(attempt=1, step=step, at_s=step * HOUR) for step in (1, 2, 3, 9, 10)]
     decided = plan(commits, LatestN(n=1), now_s=10 * HOUR)
-    assert steps_of(name for name, _ in decided.keep) == [10, 3]
+    assert steps_of(name for name, _ in decided.keep) == [10, 9, 3]
+
+
+def test_some_good_one_always_grows_old_enough():
+    """With frequent saves and few kept, each would otherwise go before it is out of a late finding's reach."""
+    kept = []
+    for step in range(1, 400):
+        now_s = step * 300.0
+        kept.append(CommitFact(attempt=1, step=step, at_s=now_s))
+        gone = set(plan(kept, LatestN(n=1), now_s=now_s, keep_clean_s=6 * HOUR).delete)
+        kept = [commit for commit in kept if commit.name not in gone]
+        assert len(kept) <= 3
+        if now_s > 13 * HOUR:
+            assert any(6 * HOUR < now_s - commit.at_s <= 12.2 * HOUR for commit in kept)
 
 
 def test_what_the_current_start_loads_stays():
@@ -85,7 +98,7 @@ def test_off_the_chain_goes_only_when_its_attempt_is_closed():
 def test_policies_compose(policy, kept):
     losses = {100: None, 200: 0.1, 300: 0.2, 400: float("nan"), 500: 0.3}
     commits = [CommitFact(attempt=1, step=step, at_s=step, loss=loss) for step, loss in losses.items()]
-    assert steps_of(name for name, _ in plan(commits, policy, now_s=500.0).keep) == kept
+    assert steps_of(name for name, _ in plan(commits, policy, now_s=500.5, keep_clean_s=0.0).keep) == kept
 
 
 def test_no_policy_is_no_policy():
