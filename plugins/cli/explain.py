@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
@@ -15,7 +15,9 @@ from rerail.policies.catalogue import Overlay, overlay_from_text
 from rerail.policies.correlation import correlate
 from rerail.policies.errors import NotFoundError, UsageError
 from rerail.policies.explain import explain_code, explain_line
+from rerail.policies.faults import Diagnosis
 from rerail.policies.kernel_envelope import MAX_TEXT
+from rerail.policies.loads import Load, plan_for
 
 _STDIN = "-"
 _BYTES_PER_CHARACTER = 4
@@ -41,6 +43,10 @@ def explain(
             "--overlay", help=f"What a cloud or you do otherwise: {', '.join(OVERLAYS)}, or a YAML file. Repeatable."
         ),
     ] = None,
+    load: Annotated[
+        Load | None,
+        typer.Option("--load", help="With a code: what it means for this kind of load.", show_default=False),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Say what a fault code means, what NVIDIA advises, what Rerail does, and who disagrees.
@@ -53,8 +59,11 @@ def explain(
     if joined and file is None:
         raise UsageError("--correlate joins the lines of a log; give one with --file")
     catalogue = load_catalogue([_overlay(name) for name in overlay or ()])
+    if load is not None and code is None:
+        raise UsageError("--load goes with a code (rerail explain 79 --load inference)")
     if code is not None:
-        emit(explain_code(code, catalogue), output)
+        document = explain_code(code, catalogue)
+        emit({**document, "plan": _plan(load, document)} if load else document, output)
         return
     with ExitStack() as stack:
         lines = _lines(_opened(str(file), stack))
@@ -65,6 +74,14 @@ def explain(
                 sys.stdout.write(json.dumps(explain_line(line, catalogue), ensure_ascii=False) + "\n")
         else:
             emit([explain_line(line, catalogue) for line in lines], output)
+
+
+def _plan(load: Load, document: dict[str, Any]) -> dict[str, Any]:
+    known = {
+        name: document[name] for name in ("class", "scope", "action", "quarantine", "suspects") if name in document
+    }
+    found = Diagnosis.model_validate({**known, "evidence": (), "confidence": 1.0})
+    return plan_for(load, found).model_dump(mode="json")
 
 
 def _overlay(name: str) -> Overlay:

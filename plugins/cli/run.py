@@ -24,6 +24,7 @@ from rerail.plugins.cli.output import Output, OutputOption, emit
 from rerail.plugins.gang.executor import Supervisor
 from rerail.plugins.gang.ledger import append, newest_entry
 from rerail.plugins.gang.local import LocalBackend
+from rerail.plugins.nodes.guard import LocalGuard
 from rerail.plugins.nodes.local import LocalNodes
 from rerail.policies.documents import RunDoc
 from rerail.policies.errors import NotFoundError, UsageError
@@ -116,7 +117,10 @@ def run(
     for node, slots in pieces:
         places.add(node, slots)
     progress = _Progress()
-    supervisor = Supervisor(opened, doc.world_size, pods, places, chosen, on_event=progress.entry, log=progress.line)
+    guard = LocalGuard(folder.parent / "guard.json")
+    supervisor = Supervisor(
+        opened, doc.world_size, pods, places, chosen, guard=guard, on_event=progress.entry, log=progress.line
+    )
     progress.line(f"run {run_name} in {address}; logs of ranks in {folder / 'logs'}")
     if name:
         supervisor.reopen("the same run was asked for again")
