@@ -87,3 +87,19 @@ def test_errors_have_their_exit_codes_and_say_a_sentence(arguments, rc, here):
     assert (code, out) == (rc, "")
     assert "Traceback" not in err
     assert len(err.split()) > 4
+
+
+@pytest.mark.parametrize(
+    ("code", "load", "move"),
+    [
+        ("79", "training", "evict-gang"),
+        ("79", "inference", "evict-one"),
+        ("31", "training", "restart"),
+        ("14", "short-job", "none"),
+        ("xid:777", "training", "evict-gang"),
+    ],
+)
+def test_a_code_for_one_kind_of_load(code, load, move, here):
+    rc, out, _ = here(code, "--load", load, "--output", "json")
+    assert rc == 0
+    assert json.loads(out)["plan"]["move"] == move
