@@ -11,12 +11,12 @@ import typer
 
 from rerail.plugins.cli.output import Output, OutputOption, emit
 from rerail.policies.catalog import OVERLAYS, builtin_overlay, load_catalogue
-from rerail.policies.catalogue import Overlay, overlay_from_text
-from rerail.policies.correlation import correlate
 from rerail.policies.errors import NotFoundError, UsageError
-from rerail.policies.explain import explain_code, explain_line
 from rerail.policies.faults import Diagnosis
-from rerail.policies.kernel_envelope import MAX_TEXT
+from rerail.policies.faults.catalogue import Overlay, overlay_from_text
+from rerail.policies.faults.correlation import correlate
+from rerail.policies.faults.explain import explain_code, explain_line
+from rerail.policies.faults.kernel_envelope import MAX_TEXT
 from rerail.policies.loads import Load, plan_for
 
 _STDIN = "-"

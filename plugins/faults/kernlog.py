@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rerail.policies.catalog import load_catalogue
-from rerail.policies.catalogue import Catalogue
 from rerail.policies.faults import FaultSignal
-from rerail.policies.kernel_envelope import MAX_TEXT
-from rerail.policies.kernel_signals import signals_of_line
+from rerail.policies.faults.catalogue import Catalogue
+from rerail.policies.faults.kernel_envelope import MAX_TEXT
+from rerail.policies.faults.kernel_signals import signals_of_line
 
 SOURCE = "kernlog"
 _MAX_PENDING_BYTES = 4 * MAX_TEXT  # a line without an end is no kernel record; its rest is passed over

@@ -1,11 +1,11 @@
-"""The packaged tables of fault codes, and their one loader. See ``rerail.policies.catalogue`` for what they hold."""
+"""The packaged tables of fault codes, and their one loader; ``policies.faults.catalogue`` says what they hold."""
 
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib.resources import files
 
-from rerail.policies.catalogue import Catalogue, Overlay, build_catalogue, overlay_from_text
 from rerail.policies.errors import UsageError
+from rerail.policies.faults.catalogue import Catalogue, Overlay, build_catalogue, overlay_from_text
 
 TABLES = ("xid", "sxid", "names", "nvlink5", "recovery_actions")
 OVERLAYS = ("ack", "cce", "eks", "gpud", "tke")

@@ -3,10 +3,10 @@
 from typing import Literal
 
 from rerail.policies import errors
-from rerail.policies.diagnosis import diagnose_nodes
 from rerail.policies.documents import RankExit, Value
 from rerail.policies.endings import EVIDENCE_WINDOW_S, judge_ending
 from rerail.policies.faults import Diagnosis, FaultSignal
+from rerail.policies.faults.diagnosis import diagnose_nodes
 from rerail.policies.liveness import judge_progress, judge_resume, stall_limit_s
 from rerail.policies.offenders import cure, escalated
 from rerail.policies.recovery import RecoveryPolicy

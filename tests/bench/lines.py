@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from rerail.plugins.faults.kernlog import read_lines
 from rerail.policies.catalog import load_catalogue
-from rerail.policies.explain import explain_line
+from rerail.policies.faults.explain import explain_line
 from tests.bench.pairs import Arm, Result, interleave, quantile, spread
 
 _HEALTHY = (

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rerail.policies.catalog import load_catalogue
-from rerail.policies.catalogue import Catalogue
 from rerail.policies.faults import FaultSignal
+from rerail.policies.faults.catalogue import Catalogue
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "data" / "cases"
 GPU = "0000:3b:00"

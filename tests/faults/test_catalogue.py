@@ -5,9 +5,9 @@ import re
 import pytest
 
 from rerail.policies.catalog import OVERLAYS, builtin_overlay, load_catalogue
-from rerail.policies.catalogue import overlay_from_text
 from rerail.policies.errors import RerailError, UsageError
-from rerail.policies.explain import code_of, explain_code, explain_line
+from rerail.policies.faults.catalogue import overlay_from_text
+from rerail.policies.faults.explain import code_of, explain_code, explain_line
 
 SUSPECTS = {48, 64, 79, 95, 140, 171, 172}
 

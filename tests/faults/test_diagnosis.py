@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rerail.policies.catalog import builtin_overlay, load_catalogue
-from rerail.policies.correlation import correlate
-from rerail.policies.diagnosis import diagnose, diagnose_exits, diagnose_nodes
 from rerail.policies.documents import RankExit
 from rerail.policies.faults import ACTIONS, FaultSignal
-from rerail.policies.findings import NEVER_ALONE
+from rerail.policies.faults.correlation import correlate
+from rerail.policies.faults.diagnosis import diagnose, diagnose_exits, diagnose_nodes
+from rerail.policies.faults.findings import NEVER_ALONE
 
 calm = settings(deadline=None, max_examples=1000 if os.environ.get("CI") == "true" else 60)
 

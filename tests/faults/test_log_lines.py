@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rerail.policies.explain import NO_MATCH, explain_line
+from rerail.policies.faults.explain import NO_MATCH, explain_line
 
 OWN = yaml.safe_load((Path(__file__).parent / "lines.yaml").read_text(encoding="utf-8"))
 # Sentences for people: that something is said there is what counts.

@@ -7,10 +7,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rerail.policies.catalog import load_catalogue
-from rerail.policies.correlation import correlate
-from rerail.policies.explain import explain_line
-from rerail.policies.kernel_lines import events_of
-from rerail.policies.kernel_signals import signals_of_line
+from rerail.policies.faults.correlation import correlate
+from rerail.policies.faults.explain import explain_line
+from rerail.policies.faults.kernel_lines import events_of
+from rerail.policies.faults.kernel_signals import signals_of_line
 
 calm = settings(deadline=None, max_examples=1000 if os.environ.get("CI") == "true" else 60)
 

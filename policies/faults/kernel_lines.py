@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from rerail.policies.kernel_envelope import MAX_TEXT, Envelope, open_line
+from rerail.policies.faults.kernel_envelope import MAX_TEXT, Envelope, open_line
 
 Kind = Literal["xid", "sxid", "name", "mapping"]
 

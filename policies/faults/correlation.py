@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rerail.policies.catalogue import Catalogue
-from rerail.policies.diagnosis import diagnose
-from rerail.policies.explain import Judgement, judge
 from rerail.policies.faults import FaultSignal
-from rerail.policies.findings import DiagnosisPolicy
-from rerail.policies.kernel_envelope import Stamp
-from rerail.policies.kernel_lines import Event, events_of, is_worth_parsing
-from rerail.policies.kernel_signals import signal_of
+from rerail.policies.faults.catalogue import Catalogue
+from rerail.policies.faults.diagnosis import diagnose
+from rerail.policies.faults.explain import Judgement, judge
+from rerail.policies.faults.findings import DiagnosisPolicy
+from rerail.policies.faults.kernel_envelope import Stamp
+from rerail.policies.faults.kernel_lines import Event, events_of, is_worth_parsing
+from rerail.policies.faults.kernel_signals import signal_of
 
 _BOOT_BASE_S: Final = 1e9  # stamps since boot, on a line of time of their own; only distances matter here
 _FOLLOWER: Final = "xid:45"

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rerail.policies.catalog import load_catalogue
-from rerail.policies.catalogue import Catalogue
 from rerail.policies.documents import RankExit
-from rerail.policies.exit_codes import diagnose_exits
 from rerail.policies.faults import QUARANTINES, Action, Diagnosis, FaultSignal, Quarantine, Scope, Trust, strength
-from rerail.policies.findings import WIDTH, DiagnosisPolicy, Finding, find
-from rerail.policies.repeats import Repeat, find_repeat
+from rerail.policies.faults.catalogue import Catalogue
+from rerail.policies.faults.exit_codes import diagnose_exits
+from rerail.policies.faults.findings import WIDTH, DiagnosisPolicy, Finding, find
+from rerail.policies.faults.repeats import Repeat, find_repeat
 
 __all__ = ["DiagnosisPolicy", "diagnose", "diagnose_exits", "diagnose_nodes"]
 

@@ -6,11 +6,11 @@ from typing import Final
 
 from pydantic import Field
 
-from rerail.policies.catalogue import Catalogue
-from rerail.policies.explain import Judgement
 from rerail.policies.faults import QUARANTINES, Action, FaultSignal, FaultValue, Quarantine, Scope, Trust, strength
-from rerail.policies.kernel_signals import judgements_of
-from rerail.policies.repeats import DEFAULT_RULES, RepeatRule
+from rerail.policies.faults.catalogue import Catalogue
+from rerail.policies.faults.explain import Judgement
+from rerail.policies.faults.kernel_signals import judgements_of
+from rerail.policies.faults.repeats import DEFAULT_RULES, RepeatRule
 
 POD_LOG_SOURCES: Final = frozenset({"podlog", "ranklog"})
 """Sources whose text a user's process writes: it tells of that process and of nothing else."""

@@ -7,11 +7,11 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rerail.policies.catalogue import Catalogue, Entry, RecoveryAction
 from rerail.policies.errors import UsageError
 from rerail.policies.faults import QUARANTINES, Action, Quarantine, Scope, strength
-from rerail.policies.kernel_envelope import Envelope
-from rerail.policies.kernel_lines import Event, events_of, is_worth_parsing
+from rerail.policies.faults.catalogue import Catalogue, Entry, RecoveryAction
+from rerail.policies.faults.kernel_envelope import Envelope
+from rerail.policies.faults.kernel_lines import Event, events_of, is_worth_parsing
 
 NO_MATCH: Final[dict[str, Any]] = {"class": "no_match", "scope": None, "action": "none", "quarantine": "none"}
 _FIRST_SXID: Final = 10000  # XIDs have three digits, SXIDs five

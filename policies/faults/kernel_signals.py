@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from rerail.policies.catalogue import Catalogue
-from rerail.policies.explain import Judgement, judge
 from rerail.policies.faults import FaultSignal, Severity
-from rerail.policies.kernel_envelope import Stamp
-from rerail.policies.kernel_lines import Event, events_of, is_worth_parsing
+from rerail.policies.faults.catalogue import Catalogue
+from rerail.policies.faults.explain import Judgement, judge
+from rerail.policies.faults.kernel_envelope import Stamp
+from rerail.policies.faults.kernel_lines import Event, events_of, is_worth_parsing
 
 FUTURE_S: Final = 300.0  # a stamp further ahead than this, or before 2007, comes from a clock that was not set
 _FIRST_CUDA_S: Final = 1_167_609_600.0
