@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from rerail.plugins.report import chart, svg, words
 from rerail.plugins.report.document import CheckpointRow, Report
+from rerail.plugins.report.prometheus import exposition
 from rerail.policies.metrics import BADPUT, Spread
 
 ROWS_AT_MOST = 120
@@ -98,7 +99,7 @@ def placed(report: Report, folder: Path) -> Report:
 
 
 def write(report: Report, folder: Path) -> tuple[Path, Path]:
-    """Write ``report.html`` and ``report.json`` into ``folder``; the documents name their own files.
+    """Write ``report.html``, ``report.json`` and ``report.prom`` into ``folder``; the documents name their own files.
 
     Args:
         report: What ``build_report`` made.
@@ -112,6 +113,7 @@ def write(report: Report, folder: Path) -> tuple[Path, Path]:
     html, twin = Path(named.report_html), Path(named.report_json)
     html.write_text(render(named), encoding="utf-8")
     twin.write_text(json.dumps(named.document(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / "report.prom").write_text(exposition(named), encoding="utf-8")
     return html, twin
 
 
