@@ -105,9 +105,9 @@ def signal(attempt: int, source: str, number: int) -> str:
     return f"{SIGNALS}{attempt:06d}.{source}.{number:06d}.json"
 
 
-def signals_of(attempt: int) -> str:
-    """Prefix of all signals about ``attempt``."""
-    return f"{SIGNALS}{attempt:06d}."
+def signals_of(attempt: int, source: str) -> str:
+    """Prefix of all signals of one source about ``attempt``."""
+    return f"{SIGNALS}{attempt:06d}.{source}."
 
 
 def ledger(number: int) -> str:

@@ -141,7 +141,7 @@ def add_report(run: RunStore, report: Report) -> str:
     """Tell the supervisor something about an attempt; returns the report's key."""
     key, _ = _create_numbered(
         run.control,
-        keys.signal(report.attempt, _REPORTER, 0).removesuffix("000000.json"),
+        keys.signals_of(report.attempt, _REPORTER),
         lambda number: keys.signal(report.attempt, _REPORTER, number),
         report.encode(),
         lambda found, key: Report.decode(found, key).writer == report.writer,
@@ -151,7 +151,7 @@ def add_report(run: RunStore, report: Report) -> str:
 
 def read_reports(run: RunStore, attempt: int, *, after: str = "") -> list[tuple[str, Report]]:
     """Reports about ``attempt`` whose key is beyond ``after``, oldest first, each with its key."""
-    prefix = keys.signal(attempt, _REPORTER, 0).removesuffix("000000.json")
+    prefix = keys.signals_of(attempt, _REPORTER)
     return [
         (key, Report.decode(run.control.get(key), f"{run.control.url}: {key}"))
         for key in _keys_after(run.control, prefix, after)

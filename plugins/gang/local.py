@@ -106,7 +106,7 @@ class LocalBackend:
             folder = self.state / gang.name / spec.name
             folder.mkdir(parents=True, exist_ok=True)
             content = _PodFile(run=self.run, gang=gang.name, pod=spec, world_size=gang.world_size)
-            _create(folder / "spec.json", content.model_dump_json())
+            farewell.create_whole(folder / "spec.json", content.model_dump_json())
             pod = _Pod(folder, content)
             if not pod.claim.exists() and folder not in self._children:
                 self._children[folder] = self._spawn(pod)
@@ -209,7 +209,7 @@ class LocalBackend:
             claim = _load(pod.claim) or {}
         if _lives(claim):
             pid, started = int(claim["pid"]), int(claim["started"])
-            if _create(pod.ending, json.dumps({"at_s": self.clock(), "boot": farewell.boot_id()})):
+            if farewell.create_whole(pod.ending, json.dumps({"at_s": self.clock(), "boot": farewell.boot_id()})):
                 processes.send_exactly(pid, started, signal.SIGTERM)
             ending = _load(pod.ending) or {}
             if self.clock() - float(ending.get("at_s", 0.0)) < grace_s:
@@ -223,7 +223,7 @@ class LocalBackend:
             processes.send_exactly(found.pid, found.started, signal.SIGKILL)
         if left:
             return False
-        _create(pod.swept, "")
+        farewell.create_whole(pod.swept, "")
         return True
 
 
@@ -240,19 +240,6 @@ def _processes_of(folder: Path) -> Iterator[processes.Stat]:
         with suppress(OSError):
             if mark in Path(f"/proc/{found.pid}/environ").read_bytes().split(b"\0"):
                 yield found
-
-
-def _create(path: Path, text: str) -> bool:
-    """Create a small file exclusively and whole; False when it is there."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    temporary.write_text(text, encoding="utf-8")
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        return False
-    finally:
-        temporary.unlink()
-    return True
 
 
 def _load(path: Path) -> dict[str, Any] | None:

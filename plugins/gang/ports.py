@@ -80,21 +80,6 @@ class Guard(Protocol):
         ...
 
 
-class NoNodes:
-    """Where there is nothing to place on or to mark: a cluster does it, or one plain machine."""
-
-    def views(self) -> tuple[NodeView, ...] | None:
-        """None: placing is somebody else's business."""
-        return None
-
-    def mark(self, node: str, incident: str, reason: str, *, device: str = "") -> None:
-        """Nothing can be marked."""
-
-    def signals(self) -> tuple[FaultSignal, ...]:
-        """No source of signals."""
-        return ()
-
-
 @dataclass(frozen=True, slots=True)
 class Clock:
     """Time as the executor uses it, replaced as a whole by simulations.

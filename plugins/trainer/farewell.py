@@ -78,8 +78,13 @@ def claim(path: Path) -> bool:
 
 def claim_for(path: Path, pid: int, started: int) -> bool:
     """Create the claim of process ``pid``, exclusively and whole; False when there is one already."""
+    return create_whole(path, json.dumps({"pid": pid, "started": started, "boot": boot_id()}))
+
+
+def create_whole(path: Path, text: str) -> bool:
+    """Create a small file exclusively and whole; False when it is there."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    temporary.write_text(json.dumps({"pid": pid, "started": started, "boot": boot_id()}), encoding="utf-8")
+    temporary.write_text(text, encoding="utf-8")
     try:
         os.link(temporary, path)
     except FileExistsError:
