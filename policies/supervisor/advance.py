@@ -300,7 +300,8 @@ def _saving(state: RunState, seen: Observations, policy: RecoveryPolicy, now: No
 def _preparing(state: RunState, seen: Observations, policy: RecoveryPolicy, now: Now) -> Decision | None:
     assert state.gang is not None
     worse = judge(state, seen, policy, now_s=now.wall_s)
-    if worse is not None and worse.class_name == "hang":
+    # Launches end their ranks one after the other now: silence and broken collectives are our own doing.
+    if worse is not None and (worse.class_name == "hang" or (worse.class_name == "app-error" and not worse.sure)):
         worse = None
     known = state
     if worse is not None:

@@ -201,6 +201,25 @@ def test_a_broken_collective_never_names_the_failure(running):
     assert opened.state.attempts[-2].failure.error == "ValueError: bad"
 
 
+def test_a_collective_that_our_own_restart_broke_renames_nothing(running):
+    silent = Observations(gang=pods(running), nodes=NODES, heartbeat=beat(), heartbeat_age_s=POLICY.hang_after_s + 1)
+    preparing = step(running, silent).state
+    assert preparing.incidents[-1].class_name == "hang"
+    peer = app_error(rank=0, error="ConnectionResetError: rank 1 left")
+    seen = silent.model_copy(update={"exits": (peer,), "ready": tuple(pod.name for pod in preparing.gang.pods)})
+    opened = step(preparing, seen, at=now(POLICY.settle_s + 1)).state
+    assert opened.attempt == 2
+    assert opened.incidents[-1].class_name == "hang"
+
+
+def test_an_error_with_a_name_renames_a_hang(running):
+    silent = Observations(gang=pods(running), nodes=NODES, heartbeat=beat(), heartbeat_age_s=POLICY.hang_after_s + 1)
+    preparing = step(running, silent).state
+    seen = silent.model_copy(update={"exits": (app_error(),), "ready": tuple(pod.name for pod in preparing.gang.pods)})
+    opened = step(preparing, seen, at=now(POLICY.settle_s + 1)).state
+    assert opened.incidents[-1].class_name == "app-error"
+
+
 def test_a_preempted_gang_is_free_and_comes_back(running):
     left = pods(running, phase="failed", exit_code=85)
     ending = step(running, Observations(gang=left, heartbeat=beat(), nodes=NODES)).state
