@@ -307,6 +307,7 @@ class Heartbeat(Document):
         started_from_step: The step that the attempt loaded; the first step must be the one after it.
         first_step: The first step that the attempt reported, None before it.
         saving_s: Seconds of training time spent in saves in this attempt.
+        save_s: The longest time from a save's snapshot to its commit in this attempt, seconds; None before the first.
     """
 
     KIND = "rerail.heartbeat"
@@ -322,3 +323,4 @@ class Heartbeat(Document):
     first_step_at_s: float | None = None
     loaded_at_s: float | None = None
     saving_s: float = 0.0
+    save_s: float | None = None

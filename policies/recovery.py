@@ -48,6 +48,7 @@ class RecoveryPolicy(Value):
         end_wait_s: After the grace, how long a gang may take to be gone before the next attempt starts all the same.
         hang_after_s: Without a new step for this long, and for ``hang_factor`` median steps, the gang is stuck.
         hang_factor: See ``hang_after_s``.
+        node_lost_after_s: Without a new step for this long while a node of the gang does not report, it is lost.
         load_within_s: From the start to the first step: loading, compiling and warm-up.
         phase_within_s: The longest evaluation or save before the gang counts as stuck.
         prepare_s: How long launches may take to end their ranks and be ready for an in-place attempt.
@@ -71,6 +72,7 @@ class RecoveryPolicy(Value):
     end_wait_s: float = Field(60.0, gt=0)
     hang_after_s: float = Field(300.0, gt=0)
     hang_factor: float = Field(20.0, ge=1)
+    node_lost_after_s: float = Field(15.0, gt=0)
     load_within_s: float = Field(1800.0, gt=0)
     phase_within_s: float = Field(3600.0, gt=0)
     prepare_s: float = Field(10.0, gt=0)

@@ -41,7 +41,7 @@ from rerail.policies.supervisor.effects import (
 )
 from rerail.policies.supervisor.observations import Blocked, Now, Observations
 from rerail.policies.supervisor.reopen import reopen
-from rerail.policies.supervisor.state import LedgerEntry, RunState
+from rerail.policies.supervisor.state import LedgerEntry, PodShape, RunState
 from rerail.policies.supervisor.suspicion import doubt
 
 Advance = Callable[[RunState, Observations, RecoveryPolicy, Now], Decision | None]
@@ -56,6 +56,7 @@ class Supervisor:
     Attributes:
         run: The run's stores.
         world_size: Ranks of the run, for its first decision.
+        layout: The pods of every gang, where a scheduler places them, for the first decision.
         on_event: Called once for each decision that this supervisor sees, own or other's, oldest first.
         guard: Bounds restarts and fenced nodes of all runs that share it.
         log: Takes one line about anything that went wrong and is tried again.
@@ -67,6 +68,7 @@ class Supervisor:
     backend: GangBackend
     nodes: Nodes
     policy: RecoveryPolicy
+    layout: tuple[PodShape, ...] = ()
     clock: Clock = field(default_factory=Clock)
     guard: Guard | None = None
     on_event: Callable[[LedgerEntry], None] = lambda _entry: None
@@ -148,7 +150,8 @@ class Supervisor:
         while entry is None:
             read_run(self.run)
             now = Now(wall_s=self.clock.wall_s(), phase_s=0.0)
-            self._append(0, begin(self.run.run, self.world_size, nodes=self.nodes.views(), now=now))
+            first = begin(self.run.run, self.world_size, nodes=self.nodes.views(), now=now, layout=self.layout)
+            self._append(0, first)
             entry = ledger.newest_entry(self.run)
         if self._entry is None or entry.number != self._entry.number:
             self._owe()

@@ -27,7 +27,10 @@ class GangBackend(Protocol):
         ...
 
     def submit(self, gang: GangSpec) -> None:
-        """Create the pods that do not exist and never did; adopt the others, also those that ended."""
+        """Create the pods that do not exist and never did; adopt the others, also those that ended.
+
+        A gang whose spec names nodes that a scheduler chose existed once: it is never created again.
+        """
         ...
 
     def end(self, gang: str, grace_s: float) -> bool:
@@ -50,7 +53,7 @@ class Nodes(Protocol):
     """The nodes that gangs run on, as far as the supervisor may see and mark them."""
 
     def views(self) -> tuple[NodeView, ...] | None:
-        """Every node with its slots; None where a scheduler places gangs."""
+        """Every node with its slots; None where nobody may look at nodes."""
         ...
 
     def mark(self, node: str, incident: str, reason: str, *, device: str = "") -> None:

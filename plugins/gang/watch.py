@@ -51,6 +51,7 @@ class Watch:
     _phase: tuple[int, float] = (-1, 0.0)
     _step: tuple[tuple[int, int | None], float] = ((0, None), 0.0)
     _beat: Heartbeat | None = None
+    _waits: bool = False
 
     def now(self, state: RunState) -> Now:
         """Time, with how long this watcher has seen the state's phase."""
@@ -119,9 +120,11 @@ class Watch:
         if state.gang is None:
             return None
         try:
-            return self.backend.view(state.gang.name)
+            seen = self.backend.view(state.gang.name)
         except TransientError:
             return None
+        self._waits = bool(seen.waits)
+        return seen
 
     def _nodes(self) -> tuple[NodeView, ...] | None:
         try:
@@ -148,7 +151,7 @@ class Watch:
         """Seconds without a new step in the state's attempt, counted from when it began to run."""
         at_s = self.clock.monotonic_s()
         step = (state.attempt, self._beat.step if self._beat and self._beat.first_step is not None else None)
-        if state.phase == "opening" or step != self._step[0]:
+        if state.phase == "opening" or self._waits or step != self._step[0]:
             self._step = (step, at_s)
         return at_s - self._step[1]
 

@@ -30,6 +30,7 @@ class Progress:
         first_step: The first step that was completed here, None before.
         loss: The newest loss, None where none was told.
         saving_s: Seconds that saves took away from training.
+        save_s: The longest time from a snapshot to its commit, None before the first commit.
         failed_writes: Files that could not be written.
     """
 
@@ -50,6 +51,7 @@ class Progress:
         self.first_step: int | None = None
         self.loss: float | None = None
         self.saving_s = 0.0
+        self.save_s: float | None = None
         self.failed_writes = 0
         self._more: dict[str, Any] = {}
         self._rank = rank
@@ -90,6 +92,10 @@ class Progress:
         self.saving_s += stall_s
         self._stepped_s = self._clock()
 
+    def committed(self, save_s: float) -> None:
+        """A save became a commit this long after its snapshot: an eviction has to leave that much time."""
+        self.save_s = max(self.save_s or 0.0, save_s)
+
     def note(self, **more: Any) -> None:
         """Tell launch something else at once: ``error``, ``left``, ``missed``."""
         self._more |= more
@@ -115,6 +121,7 @@ class Progress:
             first_step_at_s=self._first_step_at_s,
             loaded_at_s=self._loaded_at_s,
             saving_s=self.saving_s,
+            save_s=self.save_s,
         )
 
     def write(self) -> None:

@@ -117,6 +117,7 @@ class Saves:
         def job() -> Manifest | None:
             manifest = self.saver.write(frozen, base=base, wait=leaving)
             self.pacing.committed(clock() - begin)
+            self.progress.committed(clock() - begin)
             return manifest
 
         self.background.start(job)

@@ -20,10 +20,11 @@ from rerail.policies.supervisor.effects import (
     StartAttempt,
     SubmitGang,
 )
-from rerail.policies.supervisor.judge import Judgement, bystander_news, judge, judge_meanwhile, late_news
+from rerail.policies.supervisor.judge import bystander_news, judge, judge_meanwhile, late_news
+from rerail.policies.supervisor.judgement import Judgement
 from rerail.policies.supervisor.observations import NodeView, Now, Observations
-from rerail.policies.supervisor.placement import place, still_excluded
-from rerail.policies.supervisor.state import GangSpec, Phase, RunState
+from rerail.policies.supervisor.placement import located, place, request, room, still_excluded
+from rerail.policies.supervisor.state import Phase, PodShape, RunState
 
 
 class Decision(Value):
@@ -43,9 +44,19 @@ def gang_name(run: str, attempt: int) -> str:
     return f"{run}-a{attempt}"
 
 
-def begin(run: str, world_size: int, *, nodes: tuple[NodeView, ...] | None, now: Now) -> Decision:
-    """The first decision of a run: open attempt 1, or wait for capacity."""
-    state = RunState(run=run, world_size=world_size, phase="waiting", attempt=0 + 1)
+def begin(
+    run: str, world_size: int, *, nodes: tuple[NodeView, ...] | None, now: Now, layout: tuple[PodShape, ...] = ()
+) -> Decision:
+    """The first decision of a run: open attempt 1, or wait for capacity.
+
+    Args:
+        run: Its name.
+        world_size: Ranks of every gang.
+        nodes: What there is; None where nobody may look.
+        now: Time.
+        layout: The pods of every gang, where a scheduler places them.
+    """
+    state = RunState(run=run, world_size=world_size, phase="waiting", attempt=1, layout=layout)
     opened = _open(state, nodes=nodes, now=now, attempt=1, how="fresh")
     return opened or Decision(state=state, note="waiting for capacity for the first attempt")
 
@@ -64,6 +75,16 @@ def advance(state: RunState, seen: Observations, policy: RecoveryPolicy, now: No
     """
     if state.phase in ("done", "stopped"):
         return None
+    found = located(state, seen.gang)
+    decision = _decided(found, seen, policy, now)
+    placed = found.gang is not None and all(pod.node for pod in found.gang.pods)
+    if decision is None and found != state and found.phase == "running" and found.gang is not None and placed:
+        note = f"gang {found.gang.name} is on {', '.join(found.gang.nodes)}"
+        return Decision(state=found, effects=(SubmitGang(gang=found.gang.name),), note=note)
+    return decision
+
+
+def _decided(state: RunState, seen: Observations, policy: RecoveryPolicy, now: Now) -> Decision | None:
     if seen.stop_asked and state.phase != "ending":
         return _stop_on_request(state, seen, policy, now)
     if state.phase in ("running", "waiting"):
@@ -126,13 +147,12 @@ def _open(state: RunState, *, nodes: tuple[NodeView, ...] | None, now: Now, atte
     name = gang_name(state.run, attempt)
     state = state.model_copy(update={"quarantined": still_excluded(state, nodes)})
     excluded = frozenset(state.quarantined)
-    if nodes is None:
-        gang = GangSpec(name=name, world_size=state.world_size, pods=(), excluded_nodes=tuple(sorted(excluded)))
+    if state.layout:
+        gang = request(name, state, nodes, excluded=excluded, avoid=nodes_to_avoid(state))
     else:
-        placed = place(name, state.world_size, nodes, excluded=excluded, avoid=nodes_to_avoid(state))
-        if placed is None:
-            return None
-        gang = placed
+        gang = place(name, state.world_size, nodes or (), excluded=excluded, avoid=nodes_to_avoid(state))
+    if gang is None:
+        return None
     opened = _enter(state, "opening", attempt=attempt, next_how=how, gang=gang, reason="")
     opened = records.opened(opened, how=how, now=now)
     effects: tuple[Effect, ...] = (
@@ -382,7 +402,7 @@ def _why_not_again(
 
 def _no_room(state: RunState, seen: Observations) -> str:
     away = still_excluded(state, seen.nodes)
-    free = sum(node.free for node in seen.nodes or () if node.usable and node.name not in away)
+    free = room(seen.nodes or (), away, scheduled=bool(state.layout))
     kept = f"; kept away from {', '.join(sorted(away))}" if away else ""
     return f"no capacity: {state.world_size} slots wanted, {free} free{kept}"
 

@@ -1,17 +1,17 @@
 """From one pass's observations to a judgement of how the attempt ended, or is about to."""
 
-from typing import Literal
-
 from rerail.policies import errors
-from rerail.policies.documents import RankExit, Value
-from rerail.policies.endings import EVIDENCE_WINDOW_S, judge_ending
+from rerail.policies.documents import RankExit
+from rerail.policies.endings import EVIDENCE_WINDOW_S
 from rerail.policies.faults import Diagnosis, FaultSignal
 from rerail.policies.faults.diagnosis import diagnose_nodes
 from rerail.policies.liveness import judge_progress, judge_resume, stall_limit_s
 from rerail.policies.offenders import cure, escalated
 from rerail.policies.recovery import RecoveryPolicy
-from rerail.policies.supervisor.observations import Observations, PodView
-from rerail.policies.supervisor.state import OUT_OF_MEMORY, Cause, Failure, RunState
+from rerail.policies.supervisor.judgement import Judgement
+from rerail.policies.supervisor.observations import Observations
+from rerail.policies.supervisor.platform import is_final, of_absence, of_platform, of_pods, pods_of
+from rerail.policies.supervisor.state import OUT_OF_MEMORY, Failure, RunState
 
 _SIGNALLED = 128
 
@@ -26,40 +26,6 @@ _COLLECTIVE = (
     "DistBackendError",
     "DistNetworkError",
 )
-
-Next = Literal["in-place", "new-gang", "stop"]
-
-
-class Judgement(Value):
-    """What happened to the attempt, and what may follow.
-
-    Attributes:
-        next: The cheapest answer that the evidence allows; ``stop`` where trying again is known to be of no use.
-        sure: False while evidence that would change the scope may still arrive.
-        trusted: Whether a save may be asked for: no faulty device and the ranks can still answer.
-        exclude: Node that the next attempt must not use.
-        step: Last step of the rank that ended first, where one did.
-        suspect_since_s: Snapshots on ``node`` later than this (its clock, margin not yet taken off) are suspect.
-    """
-
-    class_name: str
-    scope: str
-    action: str
-    cause: Cause
-    next: Next
-    sure: bool = True
-    trusted: bool = False
-    node: str = ""
-    exclude: bool = False
-    device: str = ""
-    codes: tuple[str, ...] = ()
-    confidence: float = 1.0
-    evidence: tuple[str, ...] = ()
-    suspects: bool = False
-    suspect_since_s: float | None = None
-    first_sign_s: float | None = None
-    failure: Failure | None = None
-    step: int | None = None
 
 
 def incident_id(state: RunState) -> str:
@@ -140,10 +106,15 @@ def judge(state: RunState, seen: Observations, policy: RecoveryPolicy, *, now_s:
     diagnosis = _of_signals(state, seen, now_s=now_s)
     if diagnosis is not None:
         return diagnosis
-    ended = _of_exits(state, seen) or _of_pods(seen)
+    ended = _of_exits(state, seen) or of_pods(seen)
     if ended is not None:
         return _explained(state, seen, ended, now_s=now_s)
-    return _of_resume(state, seen) or _of_silence(state, seen, policy)
+    return (
+        _of_resume(state, seen)
+        or of_absence(state, seen, policy)
+        or of_platform(seen, policy)
+        or _of_silence(state, seen, policy)
+    )
 
 
 def judge_meanwhile(state: RunState, seen: Observations, *, now_s: float) -> Judgement | None:
@@ -268,7 +239,7 @@ def _hardware(found: Diagnosis) -> Judgement:
 
 def _of_exits(state: RunState, seen: Observations) -> Judgement | None:
     codes = {end.exit_code for end in seen.exits} | {
-        pod.exit_code for pod in _pods(seen) if pod.exit_code is not None and pod.farewell
+        pod.exit_code for pod in pods_of(seen) if pod.exit_code is not None and pod.farewell
     }
     root = root_exit(seen.exits)
     if errors.DAMAGE_MET in codes:
@@ -313,7 +284,7 @@ def _of_exits(state: RunState, seen: Observations) -> Judgement | None:
 def _of_root(state: RunState, seen: Observations, root: RankExit) -> Judgement:
     nodes = state.gang.nodes if state.gang else ()
     node = _node_of(state, root.rank)
-    if any(pod.reason == "OOMKilled" for pod in _pods(seen)):
+    if any(pod.reason == "OOMKilled" for pod in pods_of(seen)):
         return Judgement(
             class_name="oom",
             scope="process",
@@ -355,53 +326,10 @@ def _of_root(state: RunState, seen: Observations, root: RankExit) -> Judgement:
     )
 
 
-def _of_pods(seen: Observations) -> Judgement | None:
-    pods = _pods(seen)
-    lost = [pod for pod in pods if pod.phase == "gone" or (pod.phase == "failed" and not pod.farewell)]
-    if lost:
-        node = lost[0].node
-        others = [pod for pod in pods if pod.node == node and pod not in lost]
-        return Judgement(
-            class_name="node-lost" if not others else "pod-lost",
-            scope="node",
-            action="investigate",
-            cause="infrastructure",
-            next="new-gang",
-            node=node,
-            exclude=not others,
-            confidence=0.7,
-            evidence=(f"every process of pod {lost[0].name} on node {node} ended without a farewell",),
-        )
-    failed = [pod for pod in pods if pod.phase == "failed"]
-    if failed:
-        pod = failed[0]
-        ending = judge_ending(pod.exit_code, pod_reason=pod.reason or None, conditions=(pod.reason,))
-        evicted = ending.cause == "infrastructure"
-        return Judgement(
-            class_name="evicted" if evicted else "pod-failed",
-            scope="cluster" if evicted else "process",
-            action="none" if evicted else "restart_app",
-            cause="preemption" if evicted else "application" if ending.cause == "application" else "unknown",
-            next="new-gang",
-            node=pod.node,
-            evidence=(f"pod {pod.name} ended with exit code {pod.exit_code}: {ending.why}",),
-        )
-    if pods and all(pod.phase == "succeeded" for pod in pods) and not _final(seen):
-        return Judgement(
-            class_name="no-final-commit",
-            scope="process",
-            action="none",
-            cause="application",
-            next="stop",
-            evidence=("every rank ended with 0, but there is no final commit; end the script with ckpt.finish(step)",),
-        )
-    return None
-
-
 def _of_silence(state: RunState, seen: Observations, policy: RecoveryPolicy) -> Judgement | None:
     beat = seen.heartbeat
     age_s = seen.heartbeat_age_s
-    if seen.gang is None or (seen.gang.pods and not seen.gang.alive) or _final(seen):
+    if seen.gang is None or seen.gang.waits or (seen.gang.pods and not seen.gang.alive) or is_final(seen):
         return None
     doing = "loading" if beat is None or beat.first_step is None else beat.phase or "training"
     limit_s = stall_limit_s((beat.step_time_s if beat else None) or 0.0, phase=doing, policy=policy)
@@ -419,14 +347,6 @@ def _of_silence(state: RunState, seen: Observations, policy: RecoveryPolicy) -> 
         evidence=(f"{what}, though {'every process lives' if seen.gang.pods else 'no pod of it was ever seen'}",),
         failure=Failure(error="hang", step=step, nodes=state.gang.nodes if state.gang else ()),
     )
-
-
-def _final(seen: Observations) -> bool:
-    return seen.commit is not None and seen.commit.reason == "final"
-
-
-def _pods(seen: Observations) -> tuple[PodView, ...]:
-    return seen.gang.pods if seen.gang else ()
 
 
 def _node_of(state: RunState, rank: int) -> str:

@@ -14,7 +14,9 @@ class PodView(Value):
         phase: ``gone`` = the object or process is no more and left no word.
         exit_code: Of launch, when it ended; 128 + n for signal n.
         farewell: Launch itself said how it ended; false after SIGKILL or a lost node.
-        reason: The platform's own words (OOMKilled, NodeShutdown, Evicted, DisruptionTarget …).
+        reason: The platform's own words (OOMKilled, NodeShutdown, Evicted, ImagePullBackOff …).
+        disrupted: Why the platform takes it away (PreemptionByScheduler, EvictionByEvictionAPI …); empty otherwise.
+        node_ready: Whether its node reports; None where nobody tells.
     """
 
     name: str
@@ -23,13 +25,40 @@ class PodView(Value):
     exit_code: int | None = None
     farewell: bool = True
     reason: str = ""
+    disrupted: str = ""
+    node_ready: bool | None = None
+
+
+class StuckView(Value):
+    """A state of the platform that does not move, held longer than its timer.
+
+    Attributes:
+        code: S1 to S8 as in ``volcano_verdict``, or ``image``.
+        why: The facts.
+        way_out: What a person may do.
+        pods: The pods that show it.
+    """
+
+    code: str
+    why: str
+    way_out: str = ""
+    pods: tuple[str, ...] = ()
 
 
 class GangView(Value):
-    """All pods of one gang that exist or left word."""
+    """All pods of one gang that exist or left word.
+
+    Attributes:
+        waits: Why the scheduler has not placed every pod yet; empty once it has. Ranks are silent until then.
+        stuck: What does not move, if anything.
+        absent: The platform has no object of this gang: it was not submitted yet, or somebody deleted it.
+    """
 
     name: str
     pods: tuple[PodView, ...] = ()
+    waits: str = ""
+    stuck: StuckView | None = None
+    absent: bool = False
 
     @property
     def alive(self) -> bool:
@@ -88,7 +117,7 @@ class Observations(Value):
         heartbeat_age_s: How long, on this watcher's monotonic clock, the heartbeat of the state's attempt has shown no
             new step, counted from when the attempt began to run.
         signals: Fault signals about any node, each with a key of its own.
-        nodes: None where the scheduler places gangs (then capacity is its business).
+        nodes: None where nobody may look at nodes (then capacity is the scheduler's business alone).
         hold: Why the guard across runs lets no further gang start now; empty while one may.
         stop_asked: A person or the owner asked for the run's end, with their reason.
     """

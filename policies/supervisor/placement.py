@@ -1,9 +1,12 @@
-"""Where a gang of local pods goes. In a cluster the scheduler decides this; here it is a small pure choice."""
+"""Where a gang goes: chosen here for local pods, asked of a scheduler in a cluster."""
 
 from collections.abc import Collection, Sequence
 
-from rerail.policies.supervisor.observations import NodeView
+from rerail.policies.supervisor.observations import GangView, NodeView
 from rerail.policies.supervisor.state import GangSpec, PodSpec, RunState
+
+GRACE_FACTOR = 2.0
+"""A gang is given this many times its longest measured save between being asked to leave and being killed."""
 
 
 def still_excluded(state: RunState, nodes: Sequence[NodeView] | None) -> dict[str, str]:
@@ -54,3 +57,60 @@ def place(
     if rank < world_size:
         return None
     return GangSpec(name=name, world_size=world_size, pods=tuple(pods), excluded_nodes=tuple(sorted(excluded)))
+
+
+def request(
+    name: str,
+    state: RunState,
+    nodes: Sequence[NodeView] | None,
+    *,
+    excluded: Collection[str] = (),
+    avoid: Collection[str] = (),
+) -> GangSpec | None:
+    """Describe a gang for a scheduler, which chooses the nodes; None where it could never place it.
+
+    Slots in use count as room: waiting for them in the queue's order is the scheduler's business. Nodes to avoid are
+    excluded as well where the others suffice.
+    """
+    away = frozenset(excluded)
+    if nodes is not None:
+        if room(nodes, away, scheduled=True) < state.world_size:
+            return None
+        wider = away | frozenset(avoid)
+        away = wider if room(nodes, wider, scheduled=True) >= state.world_size else away
+    pods = tuple(
+        PodSpec(name=f"{name}-{shape.suffix}", node="", first_rank=shape.first_rank, ranks=shape.ranks)
+        for shape in state.layout
+    )
+    longest_s = max((record.save_s or 0.0 for record in state.attempts), default=0.0)
+    return GangSpec(
+        name=name,
+        world_size=state.world_size,
+        pods=pods,
+        excluded_nodes=tuple(sorted(away)),
+        grace_s=GRACE_FACTOR * longest_s,
+    )
+
+
+def room(nodes: Sequence[NodeView], away: Collection[str], *, scheduled: bool) -> int:
+    """Slots that a gang may hope for: those of usable nodes where a scheduler queues, else those that are free."""
+    return sum((node.slots if scheduled else node.free) for node in nodes if node.usable and node.name not in away)
+
+
+def located(state: RunState, gang: GangView | None) -> RunState:
+    """The state with the nodes that the scheduler chose; the same state where nothing new is known."""
+    known = state.gang
+    if known is None or gang is None or gang.name != known.name or not state.layout:
+        return state
+    where = {pod.name: pod.node for pod in gang.pods if pod.node}
+    pods = tuple(
+        pod if pod.node or pod.name not in where else pod.model_copy(update={"node": where[pod.name]})
+        for pod in known.pods
+    )
+    if pods == known.pods:
+        return state
+    found = known.model_copy(update={"pods": pods})
+    attempts = state.attempts
+    if attempts and attempts[-1].gang == found.name:
+        attempts = (*attempts[:-1], attempts[-1].model_copy(update={"nodes": found.nodes}))
+    return state.model_copy(update={"gang": found, "attempts": attempts})

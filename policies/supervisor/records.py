@@ -5,7 +5,8 @@ from typing import cast
 from rerail.policies.documents import How, Start
 from rerail.policies.faults import SCOPES, FaultSignal, Scope
 from rerail.policies.recovery import RecoveryPolicy
-from rerail.policies.supervisor.judge import Judgement, incident_id, isolating, news, signal_key
+from rerail.policies.supervisor.judge import incident_id, isolating, news, signal_key
+from rerail.policies.supervisor.judgement import Judgement
 from rerail.policies.supervisor.observations import Now, Observations
 from rerail.policies.supervisor.state import AttemptRecord, Cause, Incident, RunState, Suspicion
 
@@ -227,6 +228,7 @@ def _snapshot(seen: Observations, attempt: int) -> dict[str, object]:
     beat = seen.heartbeat
     if beat is not None and beat.attempt == attempt:
         facts["saving_s"] = beat.saving_s
+        facts["save_s"] = beat.save_s
         facts["step_time_s"] = beat.step_time_s
         if beat.first_step_at_s is not None:
             facts["first_step_at_s"] = beat.first_step_at_s

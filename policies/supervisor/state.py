@@ -41,13 +41,31 @@ class PodSpec(Value):
     ranks: int = Field(ge=1)
 
 
+class PodShape(Value):
+    """One pod of every gang of a run, where a scheduler chooses its node.
+
+    Attributes:
+        suffix: The pod is called ``<gang>-<suffix>``.
+        first_rank: Its ranks are ``first_rank .. first_rank + ranks - 1``.
+    """
+
+    suffix: str
+    first_rank: int = Field(ge=0)
+    ranks: int = Field(ge=1)
+
+
 class GangSpec(Value):
-    """The exact gang of one attempt, so that whoever repeats its submission submits the same."""
+    """The exact gang of one attempt, so that whoever repeats its submission submits the same.
+
+    Attributes:
+        grace_s: Between the request to a pod to leave and its kill, at least; 0 leaves that to the backend.
+    """
 
     name: str
     world_size: int = Field(ge=1)
     pods: tuple[PodSpec, ...]
     excluded_nodes: tuple[str, ...] = ()
+    grace_s: float = 0.0
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -92,6 +110,7 @@ class AttemptRecord(Value):
     last_step: int | None = None
     last_commit_step: int | None = None
     saving_s: float = 0.0
+    save_s: float | None = None
     step_time_s: float | None = None
     ended_at_s: float | None = None
     end_cause: str = ""
@@ -145,6 +164,7 @@ class RunState(Value):
             attempt (this plus one) is sealed, but this is still the one that ended.
         next_how: How the attempt being opened is meant to run.
         gang: Gang of ``attempt``.
+        layout: The pods of every gang, where a scheduler places them; empty where this machine does.
         save_request: Id of the save that is waited for in phase ``saving``.
         seen_signals: Keys of fault signals that were acted on, so that a repeated report is no second incident.
         quarantined: Nodes that this run keeps away from, with the reason.
@@ -158,6 +178,7 @@ class RunState(Value):
     attempt: int = Field(ge=1)
     next_how: How = "fresh"
     gang: GangSpec | None = None
+    layout: tuple[PodShape, ...] = ()
     save_request: str = ""
     attempts: tuple[AttemptRecord, ...] = ()
     incidents: tuple[Incident, ...] = ()

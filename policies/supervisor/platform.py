@@ -1,0 +1,150 @@
+"""What the platform says about a gang's pods, nodes and objects, judged without the ranks' own words."""
+
+from rerail.policies.endings import judge_ending
+from rerail.policies.recovery import RecoveryPolicy
+from rerail.policies.supervisor.judgement import Judgement
+from rerail.policies.supervisor.observations import Observations, PodView, StuckView
+from rerail.policies.supervisor.state import OUT_OF_MEMORY, Failure, RunState
+
+
+def of_pods(seen: Observations) -> Judgement | None:
+    """Judge how pods ended; None while none did."""
+    pods = pods_of(seen)
+    lost = [pod for pod in pods if pod.phase == "gone" or (pod.phase == "failed" and not pod.farewell)]
+    if lost:
+        return _of_lost(pods, lost)
+    failed = [pod for pod in pods if pod.phase == "failed"]
+    if failed:
+        pod = failed[0]
+        if pod.disrupted:
+            return _disrupted(pod)
+        ending = judge_ending(pod.exit_code, pod_reason=pod.reason or None, conditions=(pod.reason,))
+        evicted = ending.cause == "infrastructure"
+        return Judgement(
+            class_name="evicted" if evicted else "pod-failed",
+            scope="cluster" if evicted else "process",
+            action="none" if evicted else "restart_app",
+            cause="preemption" if evicted else "application" if ending.cause == "application" else "unknown",
+            next="new-gang",
+            node=pod.node,
+            evidence=(f"pod {pod.name} ended with exit code {pod.exit_code}: {ending.why}",),
+        )
+    if pods and all(pod.phase == "succeeded" for pod in pods) and not is_final(seen):
+        return Judgement(
+            class_name="no-final-commit",
+            scope="process",
+            action="none",
+            cause="application",
+            next="stop",
+            evidence=("every rank ended with 0, but there is no final commit; end the script with ckpt.finish(step)",),
+        )
+    return None
+
+
+def _of_lost(pods: tuple[PodView, ...], lost: list[PodView]) -> Judgement:
+    """Pods that left no word: taken away, out of memory, or with their node."""
+    taken = next((pod for pod in lost if pod.disrupted), None)
+    if taken is not None:
+        return _disrupted(taken)
+    killed = next((pod for pod in lost if pod.reason == "OOMKilled"), None)
+    if killed is not None:
+        return Judgement(
+            class_name="oom",
+            scope="process",
+            action="restart_app",
+            cause="application",
+            next="new-gang",
+            node=killed.node,
+            evidence=(f"pod {killed.name} was killed for memory",),
+            failure=Failure(error=OUT_OF_MEMORY, step=None, nodes=tuple(dict.fromkeys(pod.node for pod in pods))),
+        )
+    first = next((pod for pod in lost if pod.node_ready is False), lost[0])
+    others = [pod for pod in pods if pod.node == first.node and pod not in lost]
+    # Where the platform tells which nodes report, losing every pod of one that does is no loss of the node.
+    node_lost = not others if first.node_ready is None else not first.node_ready
+    return Judgement(
+        class_name="node-lost" if node_lost else "pod-lost",
+        scope="node",
+        action="investigate",
+        cause="infrastructure",
+        next="new-gang",
+        node=first.node,
+        exclude=node_lost,
+        confidence=0.7,
+        evidence=(f"every process of pod {first.name} on node {first.node} ended without a farewell",),
+    )
+
+
+def _disrupted(pod: PodView) -> Judgement:
+    preempted = pod.disrupted.startswith("Preemption")
+    return Judgement(
+        class_name="preemption" if preempted else "evicted",
+        scope="cluster",
+        action="none",
+        cause="preemption",
+        next="new-gang",
+        evidence=(f"pod {pod.name} was taken away from node {pod.node} ({pod.disrupted}) before it could save",),
+    )
+
+
+def of_absence(state: RunState, seen: Observations, policy: RecoveryPolicy) -> Judgement | None:
+    """The platform's object of the gang is gone with its pods: somebody deleted it."""
+    if state.gang is None or seen.gang is None or not seen.gang.absent or is_final(seen):
+        return None
+    if not state.gang.nodes and seen.heartbeat_age_s <= policy.node_lost_after_s:
+        return None  # being created
+    return Judgement(
+        class_name="gang-deleted",
+        scope="cluster",
+        action="none",
+        cause="infrastructure",
+        next="new-gang",
+        evidence=(f"gang {state.gang.name} was deleted by somebody else; to end a run, stop its supervisor",),
+    )
+
+
+def of_platform(seen: Observations, policy: RecoveryPolicy) -> Judgement | None:
+    """A state of the platform that will not move, or a node that does not report while its ranks are silent."""
+    gang = seen.gang
+    if gang is None or is_final(seen):
+        return None
+    silent = [pod for pod in gang.pods if pod.node_ready is False and pod.phase == "running"]
+    if silent and seen.heartbeat_age_s > policy.node_lost_after_s:
+        first, age = silent[0], f"{seen.heartbeat_age_s:.1f} s"
+        return Judgement(
+            class_name="node-lost",
+            scope="node",
+            action="investigate",
+            cause="infrastructure",
+            next="new-gang",
+            node=first.node,
+            exclude=True,
+            confidence=0.7,
+            evidence=(f"node {first.node} of pod {first.name} does not report, and no step came for {age}",),
+        )
+    return None if gang.stuck is None else _of_stuck(gang.stuck)
+
+
+def _of_stuck(stuck: StuckView) -> Judgement:
+    """What does not move: a mark that nobody follows up is answered by saving, the rest by a fresh gang or the end."""
+    out = f"; {stuck.way_out}" if stuck.way_out else ""
+    nobody_can = stuck.code in ("S7", "S8", "image")
+    return Judgement(
+        class_name=f"stuck-{stuck.code.lower()}",
+        scope="cluster",
+        action="none",
+        cause="preemption" if stuck.code == "S6" else "infrastructure",
+        next="stop" if nobody_can else "new-gang",
+        trusted=stuck.code == "S6",
+        evidence=(f"{stuck.why}{out}",),
+    )
+
+
+def pods_of(seen: Observations) -> tuple[PodView, ...]:
+    """The pods that are seen."""
+    return seen.gang.pods if seen.gang else ()
+
+
+def is_final(seen: Observations) -> bool:
+    """Whether the newest commit says that the work is done."""
+    return seen.commit is not None and seen.commit.reason == "final"
