@@ -18,7 +18,7 @@ _DEFAULT_GRACE_S: Final = 30
 _TERMINATION_LOG: Final = "/dev/termination-log"
 
 REASONS: Final[tuple[tuple[str, str], ...]] = (
-    (r"metadata\.(labels|annotations)", "names the run, the attempt and its gang, so that all three can be found"),
+    (r"metadata", "names the run, the attempt and its gang, so that all three can be found"),
     (r"spec\.restartPolicy", "a rank that restarts alone cannot join its gang; launch and the next attempt restart it"),
     (r"spec\.terminationGracePeriodSeconds", "SIGTERM to SIGKILL: at least the longest save that was measured"),
     (r"spec\.affinity", "keeps this attempt off nodes that failed; terms are alternatives, so each says it"),

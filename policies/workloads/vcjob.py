@@ -18,7 +18,6 @@ _OF_A_LIVE_OBJECT: Final = (
     "creationTimestamp",
     "deletionGracePeriodSeconds",
     "deletionTimestamp",
-    "generateName",
     "generation",
     "managedFields",
     "resourceVersion",
@@ -29,17 +28,18 @@ _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _PUBLISH: Final = "publish-not-ready-addresses"
 
 REASONS: Final[tuple[tuple[str, str], ...]] = (
-    (r"metadata\.name", "each attempt is a fresh job under a name of its own"),
-    (rf"metadata\.annotations(\[{re.escape(_LAST_APPLIED)}\])?", "names the run, the attempt and who drives them"),
+    (r"metadata\.(name|generateName)", "each attempt is a fresh job under a name of its own"),
     (r"metadata\.labels", "names the run, the attempt and its gang, so that all three can be found"),
     (rf"metadata\.({'|'.join(_OF_A_LIVE_OBJECT)})|status", "belongs to an object that exists, not to a new one"),
+    (rf"metadata\.annotations\[{re.escape(_LAST_APPLIED)}", "belongs to an object that exists, not to a new one"),
+    (r"metadata\.annotations", "names what was rendered and who drives the run"),
     (r"spec\.schedulerName", "without Volcano's webhook pods would go to the default scheduler"),
     (r"spec\.minAvailable", "a gang of fixed ranks is whole or not there"),
     (r"spec\.minSuccess", "a run is done by its final commit, never by a number of pods"),
     (r"spec\.maxRetry", "one job is one attempt; recovery counts attempts itself, by cause"),
     (r"spec\.policies", "a lost rank ends the attempt at once; what follows is decided by recovery"),
-    (r"spec\.plugins(\.(svc|env))?", "ranks find each other by name, also before they are ready"),
     (r"spec\.plugins\.pytorch", "launch sets RANK, WORLD_SIZE and MASTER_*; this counts pods and waits for a port"),
+    (r"spec\.plugins(\.(svc|env))?", "ranks find each other by name, also before they are ready"),
     (r"spec\.ttlSecondsAfterFinished", f"an ended attempt stays {EVIDENCE_S} s as evidence"),
     (r"spec\.priorityClassName", "the priority class that was asked for"),
     (r"spec\.tasks\[[^]]*\]\.minAvailable", "a gang of fixed ranks is whole or not there"),
@@ -86,7 +86,7 @@ def render_vcjob(workload: Workload, gang: AttemptGang) -> dict[str, Any]:
     job = copy.deepcopy(workload.document)
     job.pop("status", None)
     metadata = below(job, "metadata")
-    for key in _OF_A_LIVE_OBJECT:
+    for key in ("generateName", *_OF_A_LIVE_OBJECT):
         metadata.pop(key, None)
     metadata["name"] = gang.gang
     below(metadata, "labels").update(gang.labels)
