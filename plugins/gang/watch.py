@@ -51,7 +51,7 @@ class Watch:
     _phase: tuple[int, float] = (-1, 0.0)
     _step: tuple[tuple[int, int | None], float] = ((0, None), 0.0)
     _beat: Heartbeat | None = None
-    _waits: bool = False
+    _waits_since: tuple[str, float] | None = None
 
     def now(self, state: RunState) -> Now:
         """Time, with how long this watcher has seen the state's phase."""
@@ -100,6 +100,7 @@ class Watch:
         gang = self._gang(state)
         return Observations(
             gang=gang,
+            waits_s=self.clock.monotonic_s() - self._waits_since[1] if self._waits_since else 0.0,
             blocked=self.blocked,
             signals=self._signals(),
             nodes=self._nodes(),
@@ -123,7 +124,10 @@ class Watch:
             seen = self.backend.view(state.gang.name)
         except TransientError:
             return None
-        self._waits = bool(seen.waits)
+        if not seen.waits:
+            self._waits_since = None
+        elif self._waits_since is None or self._waits_since[0] != seen.name:
+            self._waits_since = (seen.name, self.clock.monotonic_s())
         return seen
 
     def _nodes(self) -> tuple[NodeView, ...] | None:
@@ -151,7 +155,7 @@ class Watch:
         """Seconds without a new step in the state's attempt, counted from when it began to run."""
         at_s = self.clock.monotonic_s()
         step = (state.attempt, self._beat.step if self._beat and self._beat.first_step is not None else None)
-        if state.phase == "opening" or self._waits or step != self._step[0]:
+        if state.phase == "opening" or self._waits_since or step != self._step[0]:
             self._step = (step, at_s)
         return at_s - self._step[1]
 

@@ -11,7 +11,7 @@ from rerail.plugins.kube.config import Connection, connect
 from rerail.plugins.kube.errors import Call
 from rerail.plugins.kube.resources import ACCESS_REVIEWS, ResourceType
 from rerail.plugins.kube.transport import Lines
-from rerail.policies.errors import ClusterUnreachableError, ExpiredError, TransientError
+from rerail.policies.errors import ClusterUnreachableError, ExpiredError, TransientError, UsageError
 
 ALL_NAMESPACES: Final = "*"
 """In place of a namespace: every one."""
@@ -276,6 +276,31 @@ class KubeApi:
             body["gracePeriodSeconds"] = grace_s
         query = {"dryRun": "All"} if dry_run else {}
         return self._send(call, "DELETE", self._path(call), query=query, body=body, repeatable=uid is not None)
+
+    def delete_all(
+        self,
+        resource: ResourceType,
+        *,
+        labels: Mapping[str, str],
+        namespace: str | None = None,
+        grace_s: int | None = None,
+    ) -> None:
+        """Ask for the deletion of every object that carries ``labels``; none is no error.
+
+        Args:
+            resource: Their kind.
+            labels: At least one; all objects of a namespace are never meant.
+            namespace: The connection's by default.
+            grace_s: Overrides the pods' grace periods, in seconds.
+        """
+        if not labels:
+            raise UsageError(f"deleting every object of {resource.full_name} needs labels to choose by")
+        call = Call("deletecollection", resource, self.place(resource, namespace))
+        body: Obj = {"kind": "DeleteOptions", "apiVersion": "v1"}
+        if grace_s is not None:
+            body["gracePeriodSeconds"] = grace_s
+        query = {"labelSelector": selector(labels)}
+        self._send(call, "DELETE", resource.path(call.namespace), query=query, body=body, repeatable=True)
 
     def stream(
         self,

@@ -17,6 +17,8 @@ class Settings:
     """One launch's place in its run. Durations in seconds.
 
     Attributes:
+        first_rank: RERAIL_FIRST_RANK, plus the ranks of the pods before it where pods of one template are numbered by
+            RERAIL_POD_INDEX.
         local_ranks: Ranks of this pod.
         world_size: Ranks of the gang; 0 leaves it to the start.
         termination_log: Where launch says how it ended; None says it nowhere.
@@ -53,6 +55,7 @@ class Settings:
             if not environment.get(name):
                 raise UsageError(f"{name} is not set: launch does not know its place in a run; {_WAY_OUT}")
         gang = environment["RERAIL_GANG"]
+        local_ranks = _whole(environment, "RERAIL_LOCAL_RANKS", 1, least=1)
         return cls(
             run=environment["RERAIL_RUN"],
             store=environment["RERAIL_STORE"],
@@ -60,8 +63,9 @@ class Settings:
             gang=gang,
             pod=environment.get("RERAIL_POD") or environment.get("HOSTNAME") or gang,
             node=environment.get("RERAIL_NODE", ""),
-            first_rank=_whole(environment, "RERAIL_FIRST_RANK", 0, least=0),
-            local_ranks=_whole(environment, "RERAIL_LOCAL_RANKS", 1, least=1),
+            first_rank=_whole(environment, "RERAIL_FIRST_RANK", 0, least=0)
+            + _whole(environment, "RERAIL_POD_INDEX", 0, least=0) * local_ranks,
+            local_ranks=local_ranks,
             world_size=_whole(environment, "WORLD_SIZE", 0, least=0),
             termination_log=_path(environment, "RERAIL_TERMINATION_LOG"),
             claim=_path(environment, "RERAIL_CLAIM"),

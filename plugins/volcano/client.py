@@ -351,6 +351,13 @@ class VolcanoClient:
         orders = Commands(self.api, secrets.token_hex)
         return orders.send(name, action, namespace=namespace, uid=uid, timeout_s=timeout_s, reason=reason)
 
+    def order(self, job: VolcanoJob, action: JobAction, *, reason: str = "") -> None:
+        """Order the job controller to do something with a job, and wait for nothing; ``command`` sees it done.
+
+        The order is one however often it is given, as long as no controller has taken it.
+        """
+        Commands(self.api, secrets.token_hex).post(job, action, reason=reason, suffix=job.uid[:8])
+
     def delete(
         self,
         kind: type[VolcanoObject],

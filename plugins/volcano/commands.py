@@ -158,8 +158,8 @@ class Commands:
         if action is JobAction.RESTART_JOB and job.phase == JobPhase.ABORTED:
             raise ConditionError(f"job {job.name!r} is Aborted; RestartJob does nothing there, ResumeJob does")
 
-    def _deliver(self, job: VolcanoJob, action: JobAction, reason: str, deadline: float) -> None:
-        """Create the Command and wait until the controller has taken it."""
+    def post(self, job: VolcanoJob, action: JobAction, *, reason: str = "", suffix: str) -> Command:
+        """Create the Command, and wait for nothing; the same ``suffix`` again is the same order."""
         owner = OwnerReference(
             api_version=VolcanoJob.RESOURCE.api_version,
             kind=VolcanoJob.RESOURCE.kind,
@@ -171,7 +171,7 @@ class Commands:
         # A name of our own, not generateName: a create whose answer was lost is repeated without a second order.
         command = Command(
             metadata=Metadata(
-                name=f"{job.name}-{str(action).lower()}-{self._token(4)}",
+                name=f"{job.name}-{str(action).lower()}-{suffix}",
                 namespace=job.metadata.namespace,
                 owner_references=[owner],
             ),
@@ -180,6 +180,11 @@ class Commands:
             reason=reason or None,
         )
         self._create(command)
+        return command
+
+    def _deliver(self, job: VolcanoJob, action: JobAction, reason: str, deadline: float) -> None:
+        """Create the Command and wait until the controller has taken it."""
+        command = self.post(job, action, reason=reason, suffix=self._token(4))
         while True:
             try:
                 self._api.get(Command.RESOURCE, command.name, namespace=command.metadata.namespace)

@@ -80,7 +80,14 @@ def advance(state: RunState, seen: Observations, policy: RecoveryPolicy, now: No
     placed = found.gang is not None and all(pod.node for pod in found.gang.pods)
     if decision is None and found != state and found.phase == "running" and found.gang is not None and placed:
         note = f"gang {found.gang.name} is on {', '.join(found.gang.nodes)}"
+        found = found.model_copy(update={"reason": ""})
         return Decision(state=found, effects=(SubmitGang(gang=found.gang.name),), note=note)
+    if decision is None and found.phase == "running" and not found.reason and seen.gang is not None and seen.gang.waits:
+        return Decision(
+            state=found.model_copy(update={"reason": seen.gang.waits}),
+            effects=(SubmitGang(gang=seen.gang.name),),
+            note=f"gang {seen.gang.name} waits for its scheduler: {seen.gang.waits}",
+        )
     return decision
 
 

@@ -15,7 +15,8 @@ class PodView(Value):
         exit_code: Of launch, when it ended; 128 + n for signal n.
         farewell: Launch itself said how it ended; false after SIGKILL or a lost node.
         reason: The platform's own words (OOMKilled, NodeShutdown, Evicted, ImagePullBackOff …).
-        disrupted: Why the platform takes it away (PreemptionByScheduler, EvictionByEvictionAPI …); empty otherwise.
+        disrupted: Why the platform takes it away (PreemptionByScheduler, EvictionByEvictionAPI, or just ``deleted``);
+            empty while nobody does.
         node_ready: Whether its node reports; None where nobody tells.
     """
 
@@ -116,6 +117,7 @@ class Observations(Value):
         heartbeat: Newest hint about the state's attempt.
         heartbeat_age_s: How long, on this watcher's monotonic clock, the heartbeat of the state's attempt has shown no
             new step, counted from when the attempt began to run.
+        waits_s: How long, on this watcher's monotonic clock, the gang has waited for its scheduler.
         signals: Fault signals about any node, each with a key of its own.
         nodes: None where nobody may look at nodes (then capacity is the scheduler's business alone).
         hold: Why the guard across runs lets no further gang start now; empty while one may.
@@ -130,6 +132,7 @@ class Observations(Value):
     ready: tuple[str, ...] = ()
     heartbeat: Heartbeat | None = None
     heartbeat_age_s: float = 0.0
+    waits_s: float = 0.0
     commit: CommitView | None = None
     signals: tuple[FaultSignal, ...] = ()
     nodes: tuple[NodeView, ...] | None = None

@@ -6,6 +6,9 @@ from rerail.policies.supervisor.judgement import Judgement
 from rerail.policies.supervisor.observations import Observations, PodView, StuckView
 from rerail.policies.supervisor.state import OUT_OF_MEMORY, Failure, RunState
 
+DELETED = "deleted"
+"""Why a pod goes away that somebody deleted, where the platform gives no reason of its own."""
+
 
 def of_pods(seen: Observations) -> Judgement | None:
     """Judge how pods ended; None while none did."""
@@ -13,7 +16,7 @@ def of_pods(seen: Observations) -> Judgement | None:
     lost = [pod for pod in pods if pod.phase == "gone" or (pod.phase == "failed" and not pod.farewell)]
     if lost:
         return _of_lost(pods, lost)
-    failed = [pod for pod in pods if pod.phase == "failed"]
+    failed = sorted((pod for pod in pods if pod.phase == "failed"), key=lambda pod: pod.disrupted == DELETED)
     if failed:
         pod = failed[0]
         if pod.disrupted:
@@ -43,7 +46,10 @@ def of_pods(seen: Observations) -> Judgement | None:
 
 def _of_lost(pods: tuple[PodView, ...], lost: list[PodView]) -> Judgement:
     """Pods that left no word: taken away, out of memory, or with their node."""
-    taken = next((pod for pod in lost if pod.disrupted), None)
+    taken = next((pod for pod in lost if pod.disrupted not in ("", DELETED)), None)
+    # Where a pod fails the platform deletes the others: those that it did not delete tell why.
+    lost = [pod for pod in lost if pod.disrupted != DELETED] or lost
+    taken = taken or next((pod for pod in lost if pod.disrupted), None)
     if taken is not None:
         return _disrupted(taken)
     killed = next((pod for pod in lost if pod.reason == "OOMKilled"), None)
@@ -121,6 +127,15 @@ def of_platform(seen: Observations, policy: RecoveryPolicy) -> Judgement | None:
             exclude=True,
             confidence=0.7,
             evidence=(f"node {first.node} of pod {first.name} does not report, and no step came for {age}",),
+        )
+    if gang.waits and seen.waits_s > policy.capacity_wait_s:
+        return Judgement(
+            class_name="not-placed",
+            scope="cluster",
+            action="none",
+            cause="infrastructure",
+            next="stop",
+            evidence=(f"{gang.waits}, for {policy.capacity_wait_s:g} s (policy capacity_wait_s)",),
         )
     return None if gang.stuck is None else _of_stuck(gang.stuck)
 
