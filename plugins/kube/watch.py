@@ -90,6 +90,12 @@ class Watch:
         self._worked = 0.0
         self._failures = 0
         self._expired = 0
+        self._trouble: tuple[TransientError, float] | None = None
+
+    @property
+    def trouble(self) -> tuple[TransientError, float] | None:
+        """The newest failure that is being survived, and since when nothing worked; None while all is well."""
+        return self._trouble
 
     @property
     def known(self) -> tuple[Obj, ...]:
@@ -119,7 +125,7 @@ class Watch:
                 if clock() >= self._list_at:
                     yield from self._compared(self._list(end - clock()))
                     self._list_at = clock() + self._relist_s
-                    self._worked, self._failures = clock(), 0
+                    self._worked, self._failures, self._trouble = clock(), 0, None
                     yield WatchEvent("synced", {})
                 else:
                     yield from self._followed(min(self._list_at, end) - clock())
@@ -135,9 +141,11 @@ class Watch:
 
     def _works(self) -> None:
         self._worked, self._failures, self._expired = self._api.clock(), 0, 0
+        self._trouble = None
 
     def _survive(self, error: TransientError, failures: int) -> None:
         """Tell of a failure and pause; a first expiry costs no pause, a server that always says 410 does."""
+        self._trouble = error, self._trouble[1] if self._trouble else self._api.clock()
         if self._on_trouble is not None:
             self._on_trouble(error)
         if failures:
@@ -193,6 +201,7 @@ class Watch:
             self._resource, namespace=self._namespace, query=query, timeout_s=window_s + SILENCE_MARGIN_S
         )
         self._stream = stream
+        self._trouble = None
         try:
             if self._stopped.is_set():
                 return

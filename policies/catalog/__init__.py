@@ -6,6 +6,7 @@ from importlib.resources import files
 
 from rerail.policies.errors import UsageError
 from rerail.policies.faults.catalogue import Catalogue, Overlay, build_catalogue, overlay_from_text
+from rerail.policies.faults.conditions import ConditionTable, conditions_from_text
 
 TABLES = ("xid", "sxid", "names", "nvlink5", "recovery_actions")
 OVERLAYS = ("ack", "cce", "eks", "gpud", "tke")
@@ -18,6 +19,12 @@ def _packaged() -> Catalogue:
 
 def _text(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=1)
+def load_conditions() -> ConditionTable:
+    """Which conditions of nodes tell of a fault, at which status, and as which code."""
+    return conditions_from_text(_text("conditions.yaml"), "conditions.yaml")
 
 
 def builtin_overlay(name: str) -> Overlay:

@@ -36,6 +36,7 @@ KNOWN = {
     "queues": ("scheduling.volcano.sh", "Queue"),
     "pods": ("", "Pod"),
     "nodes": ("", "Node"),
+    "configmaps": ("", "ConfigMap"),
     "events": ("", "Event"),
     "selfsubjectaccessreviews": ("authorization.k8s.io", "SelfSubjectAccessReview"),
 }
@@ -163,7 +164,7 @@ class FakeApi:
             one.setdefault("kind", KNOWN[plural][1])
             self.objects[key] = one
             if not quiet:
-                self._record("MODIFIED" if before else "ADDED", plural, one)
+                self._record("MODIFIED" if before else "ADDED", plural, one, before)
             return copy.deepcopy(one)
 
     def change(self, plural: str, namespace: str, name: str, change, *, quiet: bool = False) -> Obj:
@@ -191,8 +192,9 @@ class FakeApi:
         self.version = next(self.versions)
         return str(self.version)
 
-    def _record(self, change: str, plural: str, one: Obj) -> None:
-        self.history.append((self.version, change, {"plural": plural, "object": copy.deepcopy(one)}))
+    def _record(self, change: str, plural: str, one: Obj, before: Obj | None = None) -> None:
+        entry = {"plural": plural, "object": copy.deepcopy(one), "before": copy.deepcopy(before)}
+        self.history.append((self.version, change, entry))
         self.changed.notify_all()
 
     def fault(self, method: str, path: str) -> Fault | None:
@@ -218,11 +220,22 @@ def matches(one: Obj, labels: str, fields: str) -> bool:
     for part in filter(None, fields.split(",")):
         key, _, value = part.partition("=")
         at: Any = one
-        for step in key.split("."):
+        for step in key.removesuffix("!").split("."):
             at = (at or {}).get(step)
-        if at != value:
+        if ((at or "") == value) == key.endswith("!"):
             return False
     return True
+
+
+def seen_as(change: str, entry: Obj, labels: str, fields: str) -> str | None:
+    """How a watch with selectors tells a change: an object that comes to match is added, one that ceases is deleted."""
+    now = matches(entry["object"], labels, fields)
+    if change != "MODIFIED":
+        return change if now else None
+    before = matches(entry["before"], labels, fields)
+    if now:
+        return "MODIFIED" if before else "ADDED"
+    return "DELETED" if before else None
 
 
 def merge(target: Any, patch: Any) -> Any:
@@ -409,6 +422,9 @@ def handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
             one = api.objects.get((plural, namespace, name))
             if one is None:
                 return self.missing(plural, group, name)
+            wanted = body.get("metadata", {}).get("resourceVersion") if isinstance(body, dict) else None
+            if wanted and wanted != one["metadata"]["resourceVersion"]:
+                return 409, status(409, f'Operation cannot be fulfilled on {plural} "{name}": modified')
             try:
                 new = apply(one, body) if isinstance(body, list) else merge(one, body)
             except (ValueError, KeyError, IndexError) as error:
@@ -480,16 +496,17 @@ def handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
                     since = number
                     if entry["plural"] != plural or (namespace and one["metadata"].get("namespace") != namespace):
                         continue
-                    if not matches(one, query.get("labelSelector", ""), query.get("fieldSelector", "")):
+                    told = seen_as(change, entry, query.get("labelSelector", ""), query.get("fieldSelector", ""))
+                    if told is None:
                         continue
                     if sent >= how.after:
                         if swallowed < how.swallow:
                             swallowed += 1
                             continue
                         if how.cut:
-                            self.cut(change, one)
+                            self.cut(told, one)
                             return
-                    self.event(change, one)
+                    self.event(told, one)
                     sent += 1
                 if sent >= how.after:
                     if how.error is not None:
