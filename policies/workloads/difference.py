@@ -29,10 +29,6 @@ class Change(Value):
     after: JsonValue = None
     why: str
 
-    def __str__(self) -> str:
-        """One line for people, beside the unified diff, which has the values."""
-        return f"{self.path}: {self.why}"
-
 
 def difference(
     before: dict[str, Any], after: dict[str, Any], reasons: tuple[tuple[str, str], ...] = REASONS
@@ -62,6 +58,14 @@ def unified(before: dict[str, Any], after: dict[str, Any], source: str) -> str:
             _lines(before), _lines(after), fromfile=source, tofile=f"{source} (as attempt {_name(after)})"
         )
     )
+
+
+def reasons_text(changes: tuple[Change, ...]) -> str:
+    """Every reason once, with the fields that differ for it; goes beside the unified diff, which has the values."""
+    paths: dict[str, list[str]] = {}
+    for change in changes:
+        paths.setdefault(change.why, []).append(change.path)
+    return "".join(f"{why}:\n" + "".join(f"    {path}\n" for path in found) for why, found in paths.items())
 
 
 def _walk(before: object, after: object, path: str) -> Iterator[tuple[str, Any, Any]]:

@@ -49,25 +49,29 @@ def render_template(
     """
     below(below(template, "metadata"), "labels").update(gang.labels)
     spec = below(template, "spec")
-    spec["restartPolicy"] = "Never"
-    grace_s = spec.get("terminationGracePeriodSeconds")
-    spec["terminationGracePeriodSeconds"] = max(
-        _DEFAULT_GRACE_S if grace_s is None else grace_s, math.ceil(gang.grace_s)
-    )
-    if spec.get("hostNetwork") and spec.get("dnsPolicy") in (None, "ClusterFirst"):
-        spec["dnsPolicy"] = "ClusterFirstWithHostNet"
     if gang.priority_class and spec.get("priorityClassName"):
         spec["priorityClassName"] = gang.priority_class
     exclude_nodes(spec, gang)
     if task.ranks_per_pod:
-        where = f"{workload.source}: task {task.name!r}"
-        container = spec["containers"][task.container]
-        for address in filter(None, (gang.store, gang.control)):
-            check_mounted(address, spec, container, workload.document["spec"].get("volumes") or [], where)
-        if not launches_itself(container["command"]):
-            container["command"] = [LAUNCH, "--", *container["command"]]
-        path = container.get("terminationMessagePath") or _TERMINATION_LOG
-        _set_variables(container, _variables(workload, task, gang, index, path), where)
+        _hold_ranks(spec, workload, task, gang, index)
+
+
+def _hold_ranks(spec: dict[str, Any], workload: Workload, task: Task, gang: AttemptGang, index: int | None) -> None:
+    """Change what concerns pods with ranks only; those beside them live as the user wants."""
+    spec["restartPolicy"] = "Never"
+    grace_s = spec.get("terminationGracePeriodSeconds")
+    least_s = _DEFAULT_GRACE_S if grace_s is None else grace_s
+    spec["terminationGracePeriodSeconds"] = max(least_s, math.ceil(gang.grace_s))
+    if spec.get("hostNetwork") and spec.get("dnsPolicy") in (None, "ClusterFirst"):
+        spec["dnsPolicy"] = "ClusterFirstWithHostNet"
+    where = f"{workload.source}: task {task.name!r}"
+    container = spec["containers"][task.container]
+    for address in filter(None, (gang.store, gang.control)):
+        check_mounted(address, spec, container, workload.document["spec"].get("volumes") or [], where)
+    if not launches_itself(container["command"]):
+        container["command"] = [LAUNCH, "--", *container["command"]]
+    termination_log = container.get("terminationMessagePath") or _TERMINATION_LOG
+    _set_variables(container, _variables(workload, task, gang, index, termination_log), where)
 
 
 def launches_itself(command: list[str]) -> bool:
