@@ -106,6 +106,7 @@ class RunDoc(Document):
         policy: The recovery policy as given, so that a later supervisor decides by the same rules.
         shards: Address of the store of shards where it differs from the control store.
         forked_from: ``run@step`` where the run began from another run's commit.
+        workload: The user's manifest, where gangs are made from one, so that every attempt is made from the same.
     """
 
     KIND = "rerail.run"
@@ -117,6 +118,7 @@ class RunDoc(Document):
     policy: dict[str, JsonValue] = Field(default_factory=dict)
     shards: str | None = None
     forked_from: str | None = None
+    workload: dict[str, JsonValue] | None = None
 
 
 class Seal(Document):

@@ -3,13 +3,9 @@
 import os
 import re
 import secrets
-import signal
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
 
@@ -20,7 +16,8 @@ from rerail.plugins.checkpoint.fork import FORK_ATTEMPT, fork_commit
 from rerail.plugins.checkpoint.open import open_run
 from rerail.plugins.checkpoint.resolve import resolve
 from rerail.plugins.checkpoint.store import RunStore
-from rerail.plugins.cli.output import Output, OutputOption, emit
+from rerail.plugins.cli.driving import Progress, drive
+from rerail.plugins.cli.output import Output, OutputOption
 from rerail.plugins.gang.executor import Supervisor
 from rerail.plugins.gang.ledger import append, newest_entry
 from rerail.plugins.gang.local import LocalBackend
@@ -31,14 +28,9 @@ from rerail.policies.errors import NotFoundError, UsageError
 from rerail.policies.keys import check_run_name
 from rerail.policies.recovery import RecoveryPolicy
 from rerail.policies.supervisor.reopen import begin_forked
-from rerail.policies.supervisor.state import LedgerEntry, RunState
 
 LOCAL_POLICY = RecoveryPolicy(poll_s=0.2, capacity_wait_s=30.0)
 """For one machine: nobody brings a node back, so capacity is not waited for long."""
-
-_VERDICT_FAIL = 1
-_INTERRUPTED = 130
-_STYLES = {"done": "bold green", "stopped": "bold red", "ending": "yellow", "preparing": "yellow", "saving": "yellow"}
 
 
 def register(app: typer.Typer) -> None:
@@ -47,7 +39,14 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    command: Annotated[list[str], typer.Argument(metavar="COMMAND [ARGUMENT ...]", show_default=False)],
+    command: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="COMMAND [ARGUMENT ...] | FILE",
+            show_default=False,
+            help="What each rank runs on this machine; or, with another backend, the manifest: a vcjob or a Run.",
+        ),
+    ],
     *,
     nproc: Annotated[int, typer.Option("--nproc", "-n", min=1, help="Ranks: processes of COMMAND.")] = 1,
     name: Annotated[
@@ -74,15 +73,28 @@ def run(
     fork: Annotated[
         str | None, typer.Option("--from", metavar="RUN@STEP", help="Begin a new run from another run's commit.")
     ] = None,
-    backend: Annotated[str, typer.Option("--backend", help="Where the gang runs: local.")] = "local",
+    backend: Annotated[
+        str, typer.Option("--backend", help="Where the gang runs: local, or vcjob or podgroup in a cluster.")
+    ] = "local",
     state: Annotated[
         Path | None,
         typer.Option("--state", envvar="RERAIL_STATE", help="Folder of this machine's pods, nodes and logs."),
     ] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", help="Cluster: where the gang runs. [default: as the manifest says]")
+    ] = None,
+    priority_class: Annotated[
+        str, typer.Option("--priority-class", help="Cluster: PriorityClass of every attempt. [default: the manifest's]")
+    ] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Cluster: show what would be changed in the manifest, and run nothing.")
+    ] = False,
     take_over: Annotated[bool, typer.Option("--take-over", help="Drive a run that another owner created.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Run COMMAND as a gang on this machine, and go on after faults from the newest good checkpoint.
+    """Run COMMAND as a gang on this machine, or a manifest's gang in a cluster, and go on after faults.
+
+    After a fault it goes on from the newest good checkpoint.
 
     A run that exists and is not done is continued: a gang that still runs is adopted. Ctrl-C asks the ranks to save,
     and stops the run; SIGTERM to this process leaves the gang running for a successor.
@@ -90,10 +102,29 @@ def run(
     Exit codes: 0 done, 1 stopped with a reason, 2 bad input, 3 resume blocked or store unreachable, 5 another owner.
     """
     if backend != "local":
-        raise UsageError(f"--backend {backend!r} is not available in this version; use --backend local")
+        from rerail.plugins.cli import run_cluster
+
+        run_cluster.run(
+            run_cluster.Asked(
+                backend=backend,
+                command=tuple(command),
+                run=name,
+                store=store,
+                control=control,
+                policy=policy,
+                namespace=namespace,
+                priority_class=priority_class,
+                take_over=take_over,
+            ),
+            output,
+            dry_run=dry_run,
+        )
+        return
+    if dry_run or namespace or priority_class:
+        raise UsageError("--dry-run, --namespace and --priority-class belong to a cluster; add --backend vcjob")
     run_name = check_run_name(name) if name else _new_name(command)
     pieces = _cut(nodes, nproc)
-    given = _read_policy(policy) if policy else None
+    given = read_policy(policy) if policy else None
     source = _source(fork) if fork else None
     address = store or (Path.cwd() / "rerail-runs").as_uri()
     opened = open_run(run_name, store=address, control=control, create=True)
@@ -116,7 +147,7 @@ def run(
     places = LocalNodes(folder / "nodes", used=pods.used)
     for node, slots in pieces:
         places.add(node, slots)
-    progress = _Progress()
+    progress = Progress()
     guard = LocalGuard(folder.parent / "guard.json")
     supervisor = Supervisor(
         opened, doc.world_size, pods, places, chosen, guard=guard, on_event=progress.entry, log=progress.line
@@ -124,14 +155,14 @@ def run(
     progress.line(f"run {run_name} in {address}; logs of ranks in {folder / 'logs'}")
     if name:
         supervisor.reopen("the same run was asked for again")
-    with _signals(supervisor, progress) as left:
-        last = supervisor.drive(until=lambda: bool(left))
-    emit(_document(last, address, folder, left_running=bool(left)), output)
-    if left:
-        progress.line(f"the gang goes on; continue with: rerail run --run {run_name} --store {address} ...")
-        raise typer.Exit(_INTERRUPTED)
-    if last.phase != "done":
-        raise typer.Exit(3 if last.reason.startswith("resume blocked") else _VERDICT_FAIL)
+    drive(
+        supervisor,
+        progress,
+        output,
+        address=address,
+        again=f"rerail run --run {run_name} --store {address} ...",
+        logs=str(folder / "logs"),
+    )
 
 
 def _new_name(command: list[str]) -> str:
@@ -197,7 +228,8 @@ def _fork(opened: RunStore, source: RunStore, step: int, doc: RunDoc) -> None:
     append(opened, 0, first, at_s=time.time())
 
 
-def _read_policy(path: Path) -> RecoveryPolicy:
+def read_policy(path: Path, base: RecoveryPolicy = LOCAL_POLICY) -> RecoveryPolicy:
+    """Read a policy file over a base; names the field, the value and the way out where it is wrong."""
     import yaml
 
     try:
@@ -208,7 +240,7 @@ def _read_policy(path: Path) -> RecoveryPolicy:
         raise UsageError(f"--policy {path}: no YAML: {' '.join(str(error).split())}") from None
     if content is not None and not isinstance(content, dict):
         raise UsageError(f"--policy {path}: a mapping of policy fields belongs there, for example 'hold_s: 60'")
-    chosen: dict[str, Any] = LOCAL_POLICY.model_dump() | (content or {})
+    chosen: dict[str, Any] = base.model_dump() | (content or {})
     return RecoveryPolicy.from_mapping(chosen, f"--policy {path}")
 
 
@@ -222,90 +254,3 @@ def _cut(nodes: str | None, nproc: int) -> list[tuple[str, int]]:
     if count * slots < nproc:
         raise UsageError(f"--nodes {nodes} has {count * slots} slots, and --nproc {nproc} ranks need one each")
     return [(f"node-{number + 1}", slots) for number in range(count)]
-
-
-class _Progress:
-    """Live progress for people, on stderr."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-
-        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
-        self._began_s: float | None = None
-
-    def entry(self, entry: LedgerEntry) -> None:
-        from rich.markup import escape
-
-        self._began_s = self._began_s if self._began_s is not None else entry.at_s
-        style = _STYLES.get(entry.state.phase, "cyan")
-        at_s = entry.at_s - self._began_s
-        self._console.print(f"[dim]{at_s:8.1f} s[/] [{style}]{entry.state.phase:<9}[/] {escape(entry.note)}")
-
-    def line(self, text: str) -> None:
-        from rich.markup import escape
-
-        self._console.print(f"[dim]{escape(text)}[/]")
-
-
-@contextmanager
-def _signals(supervisor: Supervisor, progress: _Progress) -> Iterator[list[int]]:
-    """Ctrl-C asks the run to stop, a second one or SIGTERM leaves the gang to a successor."""
-    left: list[int] = []
-    asked: list[int] = []
-
-    def interrupt(number: int, _frame: FrameType | None) -> None:
-        if asked:
-            left.append(number)
-            return
-        asked.append(number)
-        supervisor.ask_stop("interrupted by a person")
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        left.append(number)
-
-    before = {
-        signal.SIGINT: signal.signal(signal.SIGINT, interrupt),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, leave),
-    }
-    try:
-        yield left
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if asked:
-            progress.line("asked to stop: the ranks were asked to save and leave")
-
-
-def _document(state: RunState, address: str, folder: Path, *, left_running: bool) -> dict[str, Any]:
-    return {
-        "run": state.run,
-        "store": address,
-        "phase": state.phase,
-        "reason": state.reason,
-        "left_running": left_running,
-        "attempts": [
-            {
-                "n": record.n,
-                "gang": record.gang,
-                "nodes": list(record.nodes),
-                "how": record.how,
-                "started_from_step": record.started_from_step,
-                "last_step": record.last_step,
-                "last_commit_step": record.last_commit_step,
-                "end_cause": record.end_cause,
-                "exit_codes": record.exit_codes,
-            }
-            for record in state.attempts
-        ],
-        "incidents": [
-            {
-                "id": incident.id,
-                "class": incident.class_name,
-                "scope": incident.scope,
-                "node": incident.node,
-                "action": incident.action,
-            }
-            for incident in state.incidents
-        ],
-        "logs": str(folder / "logs"),
-    }

@@ -1,14 +1,15 @@
-"""What the gangs of one run look like in a cluster: read once per pass, judged with memory, for every backend there."""
+"""What the gangs of one run look like in a cluster: watched, and judged with memory, for every backend there."""
 
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from rerail.plugins.gang.pods import PodMemory, facts_of, held_back, is_ghost
 from rerail.plugins.kube.api import KubeApi
+from rerail.plugins.kube.cache import Cache
 from rerail.plugins.kube.resources import PODS
 from rerail.plugins.volcano import PodGroup, Queue, VolcanoClient, VolcanoJob
 from rerail.plugins.volcano.enums import FINAL_PHASES, JobPhase
@@ -59,13 +60,12 @@ class Snapshot:
 
 @dataclass(slots=True)
 class GangWatch:
-    """Reads and judges the gangs of one run.
+    """Watches and judges the gangs of one run; use it in a ``with`` statement.
 
     Attributes:
         client: Volcano's API, in the run's namespace.
         with_jobs: Whether gangs are vcjobs; else PodGroups with pods of their own.
         memory: What was seen of pods.
-        fresh_s: For so long one reading serves all questions of a pass.
         timers: From when on a state is stuck.
         now: The cluster's wall clock.
     """
@@ -74,11 +74,12 @@ class GangWatch:
     client: VolcanoClient
     with_jobs: bool
     memory: PodMemory
-    fresh_s: float = 0.3
     timers: StuckTimers = TIMERS
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     clock: Callable[[], float] = time.monotonic
-    _read: tuple[float, Snapshot] | None = None
+    _pods: Cache[Obj] = field(init=False)
+    _groups: Cache[Obj] = field(init=False)
+    _jobs: Cache[Obj] | None = field(init=False)
     _since: dict[tuple[str, str], float] = field(default_factory=dict)
     _queues: dict[str, tuple[float, str | None]] = field(default_factory=dict)
 
@@ -87,26 +88,37 @@ class GangWatch:
         """The API server."""
         return self.client.api
 
-    def snapshot(self) -> Snapshot:
-        """What is there, at most ``fresh_s`` old."""
-        at_s = self.clock()
-        if self._read is not None and at_s - self._read[0] < self.fresh_s:
-            return self._read[1]
-        labels = {RUN_LABEL: self.run}
-        jobs = self.client.list(VolcanoJob, labels=labels) if self.with_jobs else ()
-        groups: dict[str, PodGroup] = {}
-        for group in self.client.list(PodGroup, labels=labels):
-            groups[group.metadata.labels.get(GANG_LABEL, "")] = group
-        pods: dict[str, list[Obj]] = defaultdict(list)
-        for pod in self.api.list(PODS, labels=labels).items:
-            pods[pod["metadata"].get("labels", {}).get(GANG_LABEL, "")].append(pod)
-        found = Snapshot({job.name: job for job in jobs}, groups, pods)
-        self._read = (at_s, found)
-        return found
+    def __post_init__(self) -> None:
+        kept: dict[str, Any] = {"keep": lambda one: one, "labels": {RUN_LABEL: self.run}}
+        self._pods = Cache(self.api, PODS, **kept)
+        self._groups = Cache(self.api, PodGroup.RESOURCE, **kept)
+        self._jobs = Cache(self.api, VolcanoJob.RESOURCE, **kept) if self.with_jobs else None
 
-    def changed(self) -> None:
-        """Something was created or deleted: the next question reads anew."""
-        self._read = None
+    def __enter__(self) -> Self:
+        for cache in self._caches():
+            cache.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for cache in self._caches():
+            cache.stop()
+
+    def _caches(self) -> tuple[Cache[Obj], ...]:
+        return (self._pods, self._groups, *((self._jobs,) if self._jobs is not None else ()))
+
+    def snapshot(self) -> Snapshot:
+        """What is there, as three watches have it: looking costs no request.
+
+        Raises:
+            TransientError: The API server does not answer.
+            RefusedError: A right is missing.
+        """
+        pods: dict[str, list[Obj]] = defaultdict(list)
+        for pod in sorted(self._pods.values(), key=lambda pod: str(pod["metadata"]["name"])):
+            pods[_gang_of(pod)].append(pod)
+        jobs = [VolcanoJob.from_dict(one) for one in (self._jobs.values() if self._jobs is not None else ())]
+        groups = {_gang_of(one): PodGroup.from_dict(one) for one in self._groups.values()}
+        return Snapshot({job.name: job for job in jobs}, groups, pods)
 
     def facts(self, gang: str) -> tuple[GangFacts, list[tuple[Obj, PodFacts]]]:
         """What counts about a gang, and its pods with what counts about each."""
@@ -225,6 +237,10 @@ class GangWatch:
             state = None
         self._queues[name] = (at_s, state)
         return state
+
+
+def _gang_of(one: Obj) -> str:
+    return str((one["metadata"].get("labels") or {}).get(GANG_LABEL, ""))
 
 
 def is_ours(labels: Mapping[str, str], *, run: str, gang: str) -> bool:

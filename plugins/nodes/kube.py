@@ -183,7 +183,7 @@ class KubeNodes:
             return None
         for one in there:
             if _name(one) == node:
-                return not fit.is_silent(one)
+                return not fit.why_not_ready(one)
         return False
 
     def hostnames(self, nodes: Collection[str]) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The typed client: ``client.get(VolcanoJob, "llama-a1")`` gives a VolcanoJob."""
 
+import builtins
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from rerail.plugins.volcano.deletion import Gone, delete_and_prove
 from rerail.plugins.volcano.enums import JobAction
 from rerail.plugins.volcano.facts import owned_by
 from rerail.plugins.volcano.job import VolcanoJob
+from rerail.plugins.volcano.podgroup import PodGroup
 from rerail.plugins.volcano.queue import Queue
 from rerail.plugins.volcano.verdicts import Observer
 from rerail.plugins.volcano.waiting import Condition, Target, await_condition
@@ -417,10 +419,16 @@ class VolcanoClient:
             NotInstalledError: Volcano is not installed.
             ClusterUnreachableError: The API server does not answer.
         """
-        problems = [*check_job(job), *self._queue_problems(job.spec.queue)]
+        return self._asked(job, [*check_job(job), *self._queue_problems(job.spec.queue)], dry_run=dry_run)
+
+    def check_group(self, group: PodGroup, *, dry_run: bool = True) -> tuple[Problem, ...]:
+        """What speaks against creating a PodGroup: its queue, and the server's opinion; as ``preflight``."""
+        return self._asked(group, [*self._queue_problems(group.spec.queue or "default")], dry_run=dry_run)
+
+    def _asked(self, one: VolcanoObject, problems: builtins.list[Problem], *, dry_run: bool) -> tuple[Problem, ...]:
         if dry_run and not any(problem.severity == "error" for problem in problems):
             try:
-                self.create(job, dry_run=True)
+                self.create(one, dry_run=True)
             except (NotInstalledError, ClusterUnreachableError):
                 raise
             except AlreadyExistsError as error:

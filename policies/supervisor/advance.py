@@ -77,12 +77,14 @@ def advance(state: RunState, seen: Observations, policy: RecoveryPolicy, now: No
         return None
     found = located(state, seen.gang)
     decision = _decided(found, seen, policy, now)
-    placed = found.gang is not None and all(pod.node for pod in found.gang.pods)
-    if decision is None and found != state and found.phase == "running" and found.gang is not None and placed:
-        note = f"gang {found.gang.name} is on {', '.join(found.gang.nodes)}"
-        found = found.model_copy(update={"reason": ""})
-        return Decision(state=found, effects=(SubmitGang(gang=found.gang.name),), note=note)
-    if decision is None and found.phase == "running" and not found.reason and seen.gang is not None and seen.gang.waits:
+    gang = found.gang
+    if decision is None and gang and found != state and found.phase == "running" and all(pod.node for pod in gang.pods):
+        return Decision(
+            state=found.model_copy(update={"reason": ""}),
+            effects=(SubmitGang(gang=gang.name),),
+            note=f"gang {gang.name} is on {', '.join(gang.nodes)}",
+        )
+    if decision is None and found.phase == "running" and not found.reason and seen.gang and seen.gang.waits:
         return Decision(
             state=found.model_copy(update={"reason": seen.gang.waits}),
             effects=(SubmitGang(gang=seen.gang.name),),

@@ -1,0 +1,96 @@
+"""What the backends of a cluster share: a user's workload, rendered anew for each attempt, and the view of its pods."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rerail.plugins.gang.cluster import GangWatch
+from rerail.plugins.kube.resources import PODS
+from rerail.plugins.trainer.orders import gang_number
+from rerail.plugins.volcano.check import Problem
+from rerail.policies.recovery import RecoveryPolicy
+from rerail.policies.supervisor.observations import GangView
+from rerail.policies.supervisor.state import GangSpec, PodShape
+from rerail.policies.workloads.attempt import GANG_LABEL, AttemptGang
+from rerail.policies.workloads.workload import Workload
+
+PORT = 29400
+"""Where the ranks of a gang meet: every gang has host names of its own, so one port serves all."""
+
+
+@dataclass(slots=True)
+class ClusterBackend(ABC):
+    """A gang of pods in a cluster; see the port ``GangBackend``.
+
+    Attributes:
+        workload: What the user wants to run.
+        watch: Watches and judges the run's gangs.
+        store: Address of the run's store, as pods reach it.
+        policy: The run's policy.
+        control: Address of the store of control documents, where it is another one.
+        owner: Who drives the run.
+        priority_class: PriorityClass of every attempt; empty leaves the user's.
+        hostnames: The label ``kubernetes.io/hostname`` of nodes, by name.
+    """
+
+    workload: Workload
+    watch: GangWatch
+    store: str
+    policy: RecoveryPolicy
+    control: str | None = None
+    owner: str = ""
+    priority_class: str = ""
+    hostnames: Callable[[Collection[str]], Mapping[str, str]] = lambda _nodes: {}
+    held: dict[str, str] = field(default_factory=dict)
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[PodShape, ...]:
+        """The pods that hold ranks, for the run's first decision."""
+
+    @abstractmethod
+    def render(self, gang: GangSpec) -> list[dict[str, Any]]:
+        """The objects of a gang, in the order in which they are created."""
+
+    @abstractmethod
+    def problems(self, gang: GangSpec) -> tuple[Problem, ...]:
+        """What speaks against creating this gang, asked of the API server."""
+
+    def view(self, gang: str) -> GangView:
+        """Every pod of ``gang``; see the port."""
+        seen = self.watch.view(gang, tuple(f"{gang}-{pod.suffix}" for pod in self.shape))
+        held = self.held.get(gang)
+        return seen.model_copy(update={"waits": held, "absent": False}) if held and seen.absent else seen
+
+    def attempt(self, gang: GangSpec) -> AttemptGang:
+        """What recovery adds to the workload for this gang."""
+        return AttemptGang(
+            run=self.watch.run,
+            gang=gang.name,
+            attempt=gang_number(gang.name) or 1,
+            excluded_nodes=gang.excluded_nodes,
+            hostnames=dict(self.hostnames(gang.excluded_nodes)),
+            grace_s=max(gang.grace_s, self.policy.end_grace_s),
+            store=self.store,
+            control=self.control,
+            hold_s=self.policy.hold_s,
+            poll_s=min(self.policy.poll_s, 1.0),
+            owner=self.owner,
+            priority_class=self.priority_class,
+        )
+
+    def delete_pods(self, gang: str, grace_s: float) -> None:
+        """Ask once for the deletion of a gang's live pods, or again where their deadline is to come sooner.
+
+        Never with a grace of 0: that frees a pod's name, not the device that its processes hold.
+        """
+        grace = max(1, round(grace_s))
+        waiting = [
+            pod
+            for pod in self.watch.snapshot().live(gang)
+            if not pod["metadata"].get("deletionTimestamp")
+            or (pod["metadata"].get("deletionGracePeriodSeconds") or 0) > grace
+        ]
+        if waiting:
+            self.watch.api.delete_all(PODS, labels={GANG_LABEL: gang}, grace_s=grace)
