@@ -1,4 +1,4 @@
-"""``python -m rig up|down|stop-node|start-node|cut-node|mend-node``: the cluster of the tests."""
+"""``python -m rig up|down|volcano|stop-node|start-node|cut-node|mend-node``: the cluster of the tests."""
 
 import argparse
 import fcntl
@@ -53,8 +53,7 @@ def up(count: int, gpus: int) -> None:
         services.start_dns()
         with stage("Volcano's definitions"):
             definitions = volcano.define(client)
-        if folder:
-            volcano.start(folder)
+        volcano.start(folder)
         with stage("service accounts"):
             control.wait_accounts(client)
         for load in loads:
@@ -65,16 +64,15 @@ def up(count: int, gpus: int) -> None:
     with stage("S3 and DNS"):
         services.wait_s3()
         services.wait_dns()
-    if folder:
-        with stage("Volcano"):
-            volcano.wait_ready(client)
+    with stage("Volcano"):
+        volcano.wait_ready(client)
     settings = {
         "nodes": [node.name for node in nodes],
         "gpus_per_node": gpus,
         "image": layout.TRAINING_IMAGE,
         "bucket": services.BUCKET,
         "definitions": definitions,
-        "volcano": f"real, from {folder}" if folder else "none",
+        "volcano": volcano.called(folder),
         "node_grace_s": control.NODE_GRACE_S,
         "toleration_s": control.TOLERATION_S,
         "kubectl": str(layout.BIN / "kubectl"),
@@ -92,9 +90,13 @@ def _load(node: layout.Node, pictures: tuple[images.Image, ...]) -> None:
         machines.start_kubelet(node)
 
 
+def _nodes() -> list[layout.Node]:
+    return [node for node in layout.nodes(layout.MAX_NODES) if node.folder.exists()]
+
+
 def _node(name: str) -> layout.Node:
-    for node in layout.nodes(layout.MAX_NODES):
-        if node.name == name and node.folder.exists():
+    for node in _nodes():
+        if node.name == name:
             return node
     raise ClusterError(f"the cluster has no node {name}")
 
@@ -115,6 +117,11 @@ def main() -> int:
     upper.add_argument("--nodes", type=int, default=2, choices=range(2, layout.MAX_NODES + 1), metavar="N")
     upper.add_argument("--gpus", type=int, default=4, help="fake GPUs of each node")
     commands.add_parser("down", help="remove the cluster")
+    commands.add_parser("image", help="build the training image of this checkout anew, and bring it to the nodes")
+    switcher = commands.add_parser("volcano", help="restart Volcano alone: the real one, or the stand-in for tests")
+    which = switcher.add_mutually_exclusive_group(required=True)
+    which.add_argument("--real", metavar="DIR", help="the folder of vc-controller-manager and vc-scheduler")
+    which.add_argument("--standin", action="store_true")
     for name, (_, help_text) in NODE_COMMANDS.items():
         commands.add_parser(name, help=help_text).add_argument("node")
     arguments = parser.parse_args()
@@ -129,6 +136,13 @@ def main() -> int:
                 with stage("remove the cluster"):
                     teardown.remove()
                     teardown.sweep(wait=True)
+            elif arguments.command == "image":
+                picture = images.training()
+                for node in _nodes():
+                    machines.load(node, (picture,))
+            elif arguments.command == "volcano":
+                with stage("Volcano"):
+                    volcano.switch(volcano.programs(arguments.real) if arguments.real else None)
             else:
                 NODE_COMMANDS[arguments.command][0](_node(arguments.node))
     except ClusterError as error:
