@@ -108,14 +108,13 @@ def _set_variables(container: dict[str, Any], variables: list[dict[str, Any]], w
     by_name = {one["name"]: one for one in own}
     for variable in variables:
         name = variable["name"]
-        if name not in by_name:
-            own.append(variable)
-        elif by_name[name] != variable:
+        if name in by_name and by_name[name] != variable:
             raise UsageError(
                 f"{where}: env {name} is set to {_said(by_name[name])}, and this attempt needs {_said(variable)}: "
                 "remove it from the manifest; recovery sets it for each attempt"
             )
-    container["env"] = own
+    # First, so that the user's own may refer to them as $(RERAIL_RUN).
+    container["env"] = [*(one for one in variables if one["name"] not in by_name), *own]
 
 
 def _value(name: str, value: str) -> dict[str, Any]:

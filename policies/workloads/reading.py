@@ -60,6 +60,7 @@ def read_workload(document: object, source: str, *, run: str | None = None) -> W
     documents = document if isinstance(document, list) else [document]
     contents = [plain_copy(one, source) for one in documents]
     workloads = [one for one in contents if _is_run(one) or _is_vcjob(one)]
+    workloads = workloads or [one for one in contents if one.get("kind") == "Job"]  # the complaint says what is wrong
     others = tuple(f"{one.get('kind')}/{_name(one, source)}" for one in contents if one not in workloads)
     if not workloads:
         raise UsageError(f"{source} holds no workload{_found(others)}: write {_FORMS}")
@@ -84,7 +85,7 @@ def _is_run(document: dict[str, Any]) -> bool:
 
 
 def _is_vcjob(document: dict[str, Any]) -> bool:
-    return document.get("kind") == "Job"
+    return document.get("kind") == "Job" and str(document.get("apiVersion")).startswith("batch.volcano.sh/")
 
 
 def _name(document: dict[str, Any], source: str) -> str:

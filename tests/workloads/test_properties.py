@@ -164,7 +164,8 @@ def test_the_users_fields_survive(document, attempt):
         assert contains(new["template"]["metadata"], old["template"]["metadata"])
         was, now = (one["template"]["spec"]["containers"][0] for one in (old, new))
         assert now["command"] == ["rerail-launch", "--", *was["command"]]
-        assert now["env"][: len(was.get("env", []))] == was.get("env", [])
+        own = was.get("env", [])
+        assert now["env"][len(now["env"]) - len(own) :] == own
         grace_s = new["template"]["spec"]["terminationGracePeriodSeconds"]
         assert grace_s >= max(attempt["grace_s"], old["template"]["spec"].get("terminationGracePeriodSeconds", 30))
 

@@ -113,6 +113,11 @@ def test_a_file_has_one_workload(job):
         read(["text"])
 
 
+def test_other_objects_of_the_file_are_no_workloads(job):
+    prepare = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "prepare"}}
+    assert read([prepare, job()]).beside == ("Job/prepare",)
+
+
 def test_a_name_given_beside_the_manifest_names_the_run(job):
     assert read(job({("metadata",): {"generateName": "x-"}}), run="mine").run == "mine"
     with pytest.raises(UsageError, match="the run's name as given: run name 'No!' is not usable"):
@@ -188,6 +193,10 @@ def test_a_store_that_would_be_lost_with_the_pod_is_refused(job, gang, fields, s
             (*POD, "volumes"): [{"name": "root", "emptyDir": {}}, {"name": "v", "nfs": {}}],
         },
         {(*SPEC, "volumes"): [{"mountPath": "/ckpt", "volumeClaimName": "shared"}]},
+        {
+            (*MAIN, "volumeMounts"): [{"name": "e", "mountPath": "/ckpt"}, {"name": "v", "mountPath": "/ckpt/runs"}],
+            (*POD, "volumes"): [{"name": "e", "emptyDir": {}}, {"name": "v", "persistentVolumeClaim": {}}],
+        },
     ],
 )
 def test_the_innermost_mount_counts(job, gang, fields):

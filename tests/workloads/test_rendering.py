@@ -82,6 +82,13 @@ def test_launch_says_how_it_ended_where_the_container_says(job, gang):
     assert {"name": "RERAIL_TERMINATION_LOG", "value": "/tmp/end"} in main_of(template["template"])["env"]
 
 
+def test_the_users_variables_may_refer_to_ours(job, gang):
+    own = {"name": "OUT", "value": "/data/$(RERAIL_RUN)"}
+    template = vcjob.render_vcjob(read(job({(*MAIN, "env"): [own]})), gang())["spec"]["tasks"][0]["template"]
+    assert main_of(template)["env"][0] == {"name": "RERAIL_RUN", "value": "train"}
+    assert main_of(template)["env"][-1] == own
+
+
 def test_the_store_may_stand_in_the_manifest(job):
     variables = [
         {"name": "RERAIL_STORE", "value": "s3://a/b"},
@@ -196,5 +203,7 @@ def test_a_pod_asks_for_its_containers_or_its_largest_init_container():
         "overhead": {"cpu": "10m"},
     }
     assert pod_requests(spec, "x") == {"cpu": Fraction(4260, 1000), "memory": Fraction(1024)}
-    spec["initContainers"].pop()
+    spec["initContainers"].reverse()
+    assert pod_requests(spec, "x")["cpu"] == Fraction(4010, 1000)
+    spec["initContainers"].pop(0)
     assert pod_requests(spec, "x") == {"cpu": Fraction(1760, 1000), "memory": Fraction(1024)}
