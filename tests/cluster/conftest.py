@@ -8,6 +8,7 @@ RERAIL_CLUSTER_BUCKET       a bucket there; the usual AWS variables say how pods
 cluster        session: kubeconfig, kubectl, image, S3, which Volcano: rig.access.Cluster
 namespace      a fresh namespace, removed after the test
 pods           factory in that namespace: pods.start(name, code, ...), pods.wait(name, phase), pods.log(name)
+gangs          the same for vcjobs that ask for slots, a resource that only they use: rig.gangs.Gangs
 """
 
 import json
@@ -25,6 +26,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from rig import layout, services
 from rig.access import Cluster, Pods
+from rig.gangs import SLOTS_PER_NODE, Gangs, set_slots
+
+from rerail.plugins.volcano import VolcanoClient
 
 S3_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION")
 
@@ -93,3 +97,30 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 @pytest.fixture
 def pods(cluster: Cluster, namespace: str) -> Pods:
     return Pods(cluster, namespace)
+
+
+@pytest.fixture(scope="session")
+def slots(cluster: Cluster) -> Iterator[int]:
+    """Two slots on each of two nodes; how many that is."""
+    if cluster.volcano == "none":
+        pytest.skip("this cluster has no Volcano")
+    nodes = sorted(cluster.ready_nodes())[:2]
+    for node in nodes:
+        set_slots(cluster, node, SLOTS_PER_NODE)
+    yield len(nodes) * SLOTS_PER_NODE
+    for node in nodes:
+        set_slots(cluster, node, None)
+
+
+@pytest.fixture
+def gangs(cluster: Cluster, namespace: str, slots: int) -> Iterator[Gangs]:
+    assert slots == 4
+    with VolcanoClient.connect(cluster.kubeconfig, namespace=namespace) as client:
+        yield Gangs(cluster, namespace, client)
+        # Whoever comes next needs the slots now, not when the namespace is gone.
+        cluster.kubectl("delete", "vcjob,pods", "--all", "-n", namespace, "--wait=false")
+        cluster.wait("the slots are free", lambda: not gangs_left(cluster, namespace))
+
+
+def gangs_left(cluster: Cluster, namespace: str) -> bool:
+    return bool(cluster.kubectl("get", "pods", "-n", namespace, "-o", "name", check=False))

@@ -3,8 +3,10 @@
 import json
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,24 @@ class Cluster:
         if len(counts) != 1:
             pytest.skip(f"the nodes have different numbers of GPUs: {sorted(counts)}")
         return counts.pop()
+
+    @contextmanager
+    def condition(self, node: str, condition: Mapping[str, str]) -> Iterator[None]:
+        """A condition of a node, as a health agent would report it; it is healthy again, and unmarked, afterwards."""
+        self._report(node, condition)
+        try:
+            yield
+        finally:
+            self._report(node, {**condition, "status": "False"})
+            self.kubectl("taint", "node", node, "rerail.dev/quarantined-", check=False)
+            marks = ("incident-", "incidents-", "released-at-")
+            self.kubectl("annotate", "node", node, *(f"rerail.dev/{mark}" for mark in marks), check=False)
+
+    def _report(self, node: str, condition: Mapping[str, str]) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        whole = {**condition, "lastHeartbeatTime": now, "lastTransitionTime": now}
+        patch = json.dumps({"status": {"conditions": [whole]}})
+        self.kubectl("patch", "node", node, "--subresource=status", "--type=strategic", f"--patch={patch}")
 
     def kubectl(self, *arguments: str, document: Any = None, check: bool = True) -> str:
         command = [self.program, f"--kubeconfig={self.kubeconfig}", *arguments]

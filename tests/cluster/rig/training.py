@@ -1,0 +1,290 @@
+"""The training of examples/01 as a supervised gang in the cluster: `rerail run` as a process, faults, and the proof."""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rerail.plugins.checkpoint.open import open_run
+from rerail.plugins.checkpoint.store import RunStore
+from rerail.plugins.drill.identical import Comparison, compare, final_commit
+from rerail.plugins.gang.ledger import newest_entry
+from rerail.plugins.report import build_report, read_facts
+from rerail.plugins.report.document import Report
+from rerail.plugins.trainer import processes
+from rerail.policies.errors import NotFoundError, TransientError
+from rerail.policies.supervisor.state import RunState
+from rig import layout, machines
+from rig.access import Cluster
+
+STEPS = 100
+SAVE_EVERY = 10
+RANKS = 4
+DEADLINE_S = 240.0
+SHARED = layout.STATE / "shared"
+"""A folder of this machine that every node mounts: it stands for a volume that many nodes can write."""
+
+POLICY: Mapping[str, Any] = {
+    "suspect_margin_s": 0.5,
+    "save_within_s": 20.0,
+    "end_grace_s": 10.0,
+    "end_grace_untrusted_s": 1.0,
+    "end_wait_s": 20.0,
+    "hang_after_s": 20.0,
+    "node_lost_after_s": 4.0,
+    "load_within_s": 60.0,
+    "prepare_s": 10.0,
+    "hold_s": 20.0,
+    "settle_s": 0.5,
+    "backoff_s": 0.2,
+    "backoff_max_s": 2.0,
+    "capacity_wait_s": 90.0,
+    "store_wait_s": 60.0,
+    "poll_s": 0.2,
+}
+
+
+def manifest(
+    cluster: Cluster,
+    name: str,
+    *,
+    kind: str = "Job",
+    replicas: int = RANKS,
+    gpus: int = 1,
+    steps: int = STEPS,
+    delay_s: float = 0.08,
+    environment: Mapping[str, str] | None = None,
+    mounts: Mapping[str, str] | None = None,
+    **spec: Any,
+) -> dict[str, Any]:
+    """A user's own vcjob, without anything of Rerail's; ``mounts`` are folders of the machine by their path in pods."""
+    variables = {**cluster.s3_env, **(environment or {})}
+    places = dict(mounts or {})
+    container = {
+        "name": "main",
+        "image": cluster.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python3", "-u", "-m", "rerail.examples.local_gang.train"],
+        "args": [
+            f"--steps={steps}",
+            f"--save-every={SAVE_EVERY}",
+            "--batch=70",
+            "--samples=3640",
+            f"--step-delay-s={delay_s}",
+        ],
+        "env": [{"name": key, "value": value} for key, value in variables.items()],
+        "resources": {"limits": {machines.GPU: str(gpus)}},
+        "volumeMounts": [{"name": f"v{number}", "mountPath": path} for number, path in enumerate(places)],
+    }
+    volumes = [
+        {"name": f"v{number}", "hostPath": {"path": where, "type": "DirectoryOrCreate"}}
+        for number, where in enumerate(places.values())
+    ]
+    template = {"spec": {"restartPolicy": "Never", "containers": [container], "volumes": volumes}}
+    return {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": {
+            "schedulerName": "volcano",
+            "minAvailable": replicas,
+            **spec,
+            "tasks": [{"name": "worker", "replicas": replicas, "template": template}],
+        },
+    }
+
+
+@dataclass
+class Gang:
+    """One supervised run.
+
+    Attributes:
+        trace: Where its ranks write what they did, for the comparison.
+        supervisors: Processes of ``rerail run``, the newest last.
+    """
+
+    cluster: Cluster
+    namespace: str
+    name: str
+    backend: str
+    folder: Path
+    trace: Path
+    store: str
+    control: str | None = None
+    supervisors: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def start(self, document: Mapping[str, Any] | None = None, policy: Mapping[str, Any] | None = None) -> None:
+        """Start ``rerail run``; again for the same run where no document is given."""
+        path, rules = self.folder / "job.yaml", self.folder / "policy.yaml"
+        again = document is None
+        if document is not None:
+            path.write_text(yaml.safe_dump(dict(document), sort_keys=False))
+            rules.write_text(yaml.safe_dump({**POLICY, **(policy or {})}))
+        control = () if self.control is None else ("--control", self.control)
+        with (self.folder / f"supervisor-{len(self.supervisors)}.log").open("w") as log:
+            self.supervisors.append(
+                subprocess.Popen(
+                    [
+                        str(Path(sys.executable).with_name("rerail")),
+                        "run",
+                        f"--backend={self.backend}",
+                        f"--run={self.name}",
+                        f"--store={self.store}",
+                        f"--namespace={self.namespace}",
+                        "--output=json",
+                        *control,
+                        *(() if again else (f"--policy={rules}",)),
+                        str(path),
+                    ],
+                    env={**os.environ, **self.cluster.s3_env, "KUBECONFIG": str(self.cluster.kubeconfig)},
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                )
+            )
+
+    def kill_supervisor(self) -> None:
+        """SIGKILL to the newest ``rerail run``."""
+        self.supervisors[-1].kill()
+        self.supervisors[-1].wait()
+
+    def stop(self) -> None:
+        """End every process that this test started."""
+        for process in self.supervisors:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+    @property
+    def run(self) -> RunStore:
+        """The run's stores, from here."""
+        return open_run(self.name, store=self.store, control=self.control)
+
+    def state(self) -> RunState | None:
+        """What the newest decision knows."""
+        try:
+            entry = newest_entry(self.run)
+        except (NotFoundError, TransientError):
+            return None
+        return entry.state if entry else None
+
+    def said(self) -> str:
+        """What the supervisors told people."""
+        logs = sorted(self.folder.glob("supervisor-*.log"))
+        return "\n".join(path.read_text() for path in logs)
+
+    def wait(self, what: str, condition: Callable[[RunState], bool], deadline_s: float = DEADLINE_S) -> RunState:
+        """Wait for a state of the run."""
+        deadline = time.monotonic() + deadline_s
+        while True:
+            state = self.state()
+            if state is not None and condition(state):
+                return state
+            over = state is not None and state.phase in ("done", "stopped")
+            if over or time.monotonic() > deadline:
+                told = self.cluster.kubectl("get", "vcjobs,podgroups,pods", "-n", self.namespace, "-o", "wide")
+                phase = state.phase if state else None
+                raise AssertionError(f"{what}: not so; phase {phase}\n{self.said()}\n{told}")
+            time.sleep(0.1)
+
+    def wait_step(self, step: int, attempt: int = 1) -> None:
+        """Wait until a rank has made a step, as its trace says."""
+        path = self.trace / f"trace-a{attempt}-r0.jsonl"
+        deadline = time.monotonic() + DEADLINE_S
+        while not path.exists() or path.read_text().count("\n") < step:
+            if time.monotonic() > deadline or self.supervisors[-1].poll() is not None:
+                raise AssertionError(f"step {step} of attempt {attempt} did not come\n{self.said()}")
+            time.sleep(0.05)
+
+    def end(self, expected: int = 0) -> dict[str, Any]:
+        """Wait until the newest ``rerail run`` ends with this exit code; returns its document."""
+        process = self.supervisors[-1]
+        try:
+            out, _ = process.communicate(timeout=DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            told = self.cluster.kubectl("get", "vcjobs,podgroups,pods", "-n", self.namespace, "-o", "wide")
+            raise AssertionError(f"the run does not end\n{self.said()}\n{told}") from None
+        if process.returncode != expected:
+            logs = self.cluster.kubectl(
+                "logs", "-n", self.namespace, "-l", f"rerail.dev/run={self.name}", "--tail=20", "--prefix", check=False
+            )
+            raise AssertionError(f"rerail run ended with {process.returncode}\n{self.said()}\n{out}\n{logs}")
+        return dict(json.loads(out)) if out else {}
+
+    def pods(self) -> list[dict[str, Any]]:
+        """The pods of all its gangs."""
+        found = self.cluster.read("pods", "-n", self.namespace, "-l", f"rerail.dev/run={self.name}")["items"]
+        return sorted(found, key=lambda pod: pod["metadata"]["name"])
+
+    def report(self) -> Report:
+        """The report, as anybody would make it from the store."""
+        state = self.state()
+        assert state is not None
+        facts = read_facts(self.run)
+        assert facts.document is not None
+        from rerail.policies.recovery import RecoveryPolicy
+
+        return build_report(state, facts, RecoveryPolicy.from_mapping(dict(facts.document.policy), "run.json"))
+
+    def compare(self, baseline: "Gang") -> Comparison:
+        """Bit by bit with the uninterrupted run."""
+        state = self.state()
+        assert state is not None
+        last = max(record.n for record in state.attempts)
+        return compare(self.run, self.trace, baseline.run, baseline.trace, attempts=last)
+
+    def kill_pod(self, pod: Mapping[str, Any]) -> None:
+        """SIGKILL to every process of a pod at once, launch included: no word is left behind."""
+        mark = f"RERAIL_POD={pod['metadata']['name']}".encode()
+        gang = f"RERAIL_RUN={self.name}".encode()
+        killed = 0
+        for found in processes.all_stats():
+            try:
+                words = Path(f"/proc/{found.pid}/environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if mark in words and gang in words:
+                processes.send_exactly(found.pid, found.started, signal.SIGKILL)
+                killed += 1
+        assert killed, f"no process of pod {pod['metadata']['name']} is on this machine"
+
+
+@contextmanager
+def supervised(
+    cluster: Cluster, namespace: str, folder: Path, *, backend: str = "vcjob", store: str | None = None, **more: Any
+) -> Iterator[Gang]:
+    """A run that is not started yet; its processes end with the block."""
+    name = f"t{secrets.token_hex(3)}"
+    trace = SHARED / namespace / name
+    trace.mkdir(parents=True, exist_ok=True)
+    address = store or f"s3://{cluster.bucket}/{namespace}"
+    gang = Gang(cluster, namespace, name, backend, folder, trace, address, **more)
+    try:
+        yield gang
+    finally:
+        gang.stop()
+
+
+def traced(gang: Gang, mounts: Mapping[str, str] | None = None, **more: Any) -> dict[str, Any]:
+    """The manifest of a run whose ranks write their trace to the machine."""
+    environment = {"RERAIL_TRACE": "/trace", **more.pop("environment", {})}
+    return manifest(
+        gang.cluster, gang.name, environment=environment, mounts={"/trace": str(gang.trace), **(mounts or {})}, **more
+    )
+
+
+def is_whole(gang: Gang) -> bool:
+    """Whether the final commit stands."""
+    return final_commit(gang.run) is not None

@@ -1,0 +1,178 @@
+"""The training of examples/01 as a Volcano gang: each fault ends in the same training, elsewhere or in place."""
+
+from collections.abc import Iterator
+
+import pytest
+from rig import machines, network
+from rig.training import Gang, supervised, traced
+
+from rerail.plugins.report.document import Report
+
+MIDDLE = 45
+BEFORE = 40
+
+
+@pytest.fixture(scope="session")
+def s3(cluster) -> Iterator[None]:
+    """This process reaches the cluster's S3 server as pods do."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in cluster.s3_env.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="session")
+def baseline(cluster, s3, tmp_path_factory) -> Iterator[Gang]:
+    """The uninterrupted run, in the same image."""
+    if not cluster.ours:
+        pytest.skip("the comparison needs a folder that all nodes share: only the nodes of our own cluster have one")
+    name = "rerail-test-baseline"
+    cluster.kubectl("create", "namespace", name, check=False)
+    with supervised(cluster, name, tmp_path_factory.mktemp("baseline")) as gang:
+        gang.start(traced(gang, delay_s=0.0))
+        gang.end()
+        yield gang
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def gang(cluster, namespace, s3, tmp_path) -> Iterator[Gang]:
+    with supervised(cluster, namespace, tmp_path) as one:
+        yield one
+
+
+def finished(gang: Gang, baseline: Gang, *, attempts: int = 2) -> Report:
+    """The end of each story: the same training, by certificates and bit by bit, and the report says so."""
+    gang.end()
+    found = gang.compare(baseline)
+    assert found.identical, found.differences
+    report = gang.report()
+    assert report.outcome == "done"
+    assert len(report.attempts) == attempts, gang.said()
+    assert all(certificate.ok for certificate in report.certificates)
+    assert {certificate.attempt for certificate in report.certificates} == {row.n for row in report.attempts}
+    assert all(incident.recovered_s is not None for incident in report.incidents)
+    return report
+
+
+def test_a_killed_pod_moves_the_gang(gang, baseline):
+    gang.start(traced(gang))
+    gang.wait_step(MIDDLE)
+    gang.kill_pod(gang.pods()[1])
+    report = finished(gang, baseline)
+
+    assert report.attempts[1].how == "new-gang"
+    assert report.attempts[1].started_from_step == BEFORE
+    assert report.incidents[0].class_ == "pod-lost"
+    assert (
+        gang.cluster.read("vcjob", f"{gang.name}-a1", "-n", gang.namespace)["status"]["state"]["phase"] == "Terminated"
+    )
+
+
+def test_a_rank_that_raises_is_restarted_in_its_pods(gang, baseline):
+    gang.start(traced(gang, environment={"RERAIL_DRILL_RAISE": f"step={MIDDLE},rank=1,attempt=1"}))
+    gang.wait("the second attempt", lambda state: state.attempt == 2 and state.phase == "running")
+    pods = {pod["metadata"]["name"] for pod in gang.pods()}
+    report = finished(gang, baseline)
+
+    assert report.attempts[1].how == "in-place"
+    assert pods == {f"{gang.name}-a1-worker-{index}" for index in range(4)}
+    assert report.incidents[0].class_ == "app-error"
+
+
+def test_without_in_place_the_same_error_moves_the_gang(gang, baseline):
+    raising = {"RERAIL_DRILL_RAISE": f"step={MIDDLE},rank=1,attempt=1"}
+    gang.start(traced(gang, environment=raising), policy={"in_place": False})
+    report = finished(gang, baseline)
+
+    assert report.attempts[1].how == "new-gang"
+
+
+def test_a_lost_node_is_left_behind(cluster, gang, baseline):
+    lost = cluster.node("node-2")
+    gang.start(traced(gang))
+    gang.wait_step(MIDDLE)
+    used = {pod["spec"]["nodeName"] for pod in gang.pods()}
+    try:
+        network.cut(lost)
+        machines.stop(lost)
+        report = finished(gang, baseline)
+    finally:
+        network.mend(lost)
+        machines.start_again(lost)
+
+    assert used == {"node-1", "node-2"}
+    assert report.incidents[0].class_ == "node-lost"
+    assert report.attempts[1].nodes == ("node-1",)
+
+
+def test_a_node_condition_moves_the_gang_and_marks_the_node(cluster, gang, baseline):
+    gang.start(traced(gang))
+    gang.wait_step(MIDDLE)
+    condition = {
+        "type": "NvidiaXID79Error",
+        "status": "True",
+        "reason": "XID79",
+        "message": "GPU 0000:3b:00.0 has fallen off the bus",
+    }
+    with cluster.condition("node-2", condition):
+        report = finished(gang, baseline)
+        taints = cluster.read("node", "node-2")["spec"].get("taints", [])
+        assert ("rerail.dev/quarantined", "NoSchedule") in {(taint["key"], taint["effect"]) for taint in taints}
+    assert report.incidents[0].codes == ("xid:79",)
+    assert report.attempts[1].nodes == ("node-1",)
+
+
+def test_a_drained_node_is_left_after_a_save(cluster, gang, baseline):
+    gang.start(traced(gang))
+    gang.wait_step(MIDDLE)
+    try:
+        cluster.kubectl(
+            "drain", "node-2", "--force", "--ignore-daemonsets", f"--pod-selector=rerail.dev/run={gang.name}"
+        )
+        report = finished(gang, baseline)
+    finally:
+        cluster.kubectl("uncordon", "node-2")
+
+    assert report.attempts[1].nodes == ("node-1",)
+    assert report.lost_steps == 0
+    assert report.incidents[0].cause == "preemption"
+
+
+def test_a_supervisor_that_dies_before_the_gang_runs_is_followed(gang, baseline):
+    gang.start(traced(gang))
+    gang.wait("a decision", lambda state: state.attempt == 1)
+    gang.kill_supervisor()
+    gang.start()
+    finished(gang, baseline, attempts=1)
+
+
+def test_a_fault_while_nobody_supervises_is_found_by_the_next(gang, baseline):
+    gang.start(traced(gang))
+    gang.wait_step(MIDDLE)
+    gang.kill_supervisor()
+    gang.kill_pod(gang.pods()[1])
+    gang.start()
+    finished(gang, baseline)
+
+
+def test_a_supervisor_that_dies_in_the_recovery_is_followed(gang, baseline):
+    gang.start(traced(gang))
+    gang.wait_step(MIDDLE)
+    gang.kill_pod(gang.pods()[1])
+    gang.wait("the fault is decided on", lambda state: bool(state.incidents))
+    gang.kill_supervisor()
+    gang.start()
+    finished(gang, baseline)
+
+
+def test_two_supervisors_are_one(gang, baseline):
+    gang.start(traced(gang))
+    gang.wait_step(10)
+    gang.start()
+    gang.wait_step(MIDDLE)
+    gang.kill_pod(gang.pods()[2])
+    report = finished(gang, baseline)
+    gang.supervisors[0].wait(timeout=30)
+
+    assert len(report.incidents) == 1
