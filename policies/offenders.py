@@ -1,8 +1,9 @@
 """Repeat offenders: a fault that comes back on the same device is cured more strongly each time, and never for ever.
 
 The first fault gets what its diagnosis asks for, the second at least a reboot, the third a replacement, about which a
-person is asked. Offences are counted per device; a fault that names none is the node's own. Pure: the ledger of a node
-(its annotations in a cluster, ``node.json`` on one machine) is given.
+person is asked. Offences are counted per device; a fault that names none is the node's own. A node that was given back
+to work is on probation: of repaired nodes a fifth fail again within a day, so a gang takes others first. Pure: the
+ledger of a node (its annotations in a cluster, ``node.json`` on one machine) is given.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,11 +42,13 @@ class OffenderPolicy(Value):
         window_s: Offences older than this count no more, seconds.
         reboot_from: From this offence on, the node is rebooted at least.
         replace_from: From this offence on, the device is to be replaced, and the node is not released by a machine.
+        probation_s: For this long after its release a node is used last, seconds.
     """
 
     window_s: float = Field(60 * 86_400.0, gt=0)
     reboot_from: int = Field(2, ge=2)
     replace_from: int = Field(3, ge=2)
+    probation_s: float = Field(14 * 86_400.0, ge=0)
 
 
 def offences(history: Iterable[Offence], device: str, *, now_s: float, policy: OffenderPolicy) -> tuple[Offence, ...]:
@@ -95,3 +98,24 @@ def why_not_released(history: Sequence[Offence], *, now_s: float, policy: Offend
                 "then release the node in a person's name"
             )
     return ""
+
+
+def last_trouble_s(
+    history: Iterable[Offence], released_at_s: float | None, *, now_s: float, policy: OffenderPolicy | None = None
+) -> float | None:
+    """When a node last gave trouble that still counts: an offence within the window, or a release on probation.
+
+    Args:
+        history: Everything noted about the node, whatever the device.
+        released_at_s: When it was last given back to work, epoch seconds; None if never.
+        now_s: Epoch seconds by the node's clock.
+        policy: Window and probation.
+
+    Returns:
+        Epoch seconds, the newest of them; None where nothing speaks against the node.
+    """
+    rules = policy or OffenderPolicy()
+    times = [one.at_s for one in history if one.at_s > now_s - rules.window_s]
+    if released_at_s is not None and released_at_s > now_s - rules.probation_s:
+        times.append(released_at_s)
+    return max(times, default=None)

@@ -1,0 +1,1 @@
+"""What the recovery policies would have been worth: a trace of faults replayed through the code that decides."""
