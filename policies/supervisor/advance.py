@@ -24,6 +24,7 @@ from rerail.policies.supervisor.judge import bystander_news, judge, judge_meanwh
 from rerail.policies.supervisor.judgement import Judgement
 from rerail.policies.supervisor.observations import NodeView, Now, Observations
 from rerail.policies.supervisor.placement import located, place, request, room, still_excluded
+from rerail.policies.supervisor.probation import least_welcome
 from rerail.policies.supervisor.state import Phase, PodShape, RunState
 
 
@@ -155,11 +156,13 @@ def _open(state: RunState, *, nodes: tuple[NodeView, ...] | None, now: Now, atte
     """Open ``attempt`` with a new gang; None where there is no room."""
     name = gang_name(state.run, attempt)
     state = state.model_copy(update={"quarantined": still_excluded(state, nodes)})
-    excluded = frozenset(state.quarantined)
+    excluded, avoid = frozenset(state.quarantined), nodes_to_avoid(state)
     if state.layout:
-        gang = request(name, state, nodes, excluded=excluded, avoid=nodes_to_avoid(state))
+        gang = request(name, state, nodes, excluded=excluded, avoid=avoid)
     else:
-        gang = place(name, state.world_size, nodes or (), excluded=excluded, avoid=nodes_to_avoid(state))
+        others = [node for node in nodes or () if node.name not in excluded | avoid]
+        avoid |= least_welcome(others, state.world_size, now_s=now.wall_s)
+        gang = place(name, state.world_size, nodes or (), excluded=excluded, avoid=avoid)
     if gang is None:
         return None
     opened = _enter(state, "opening", attempt=attempt, next_how=how, gang=gang, reason="")
@@ -261,11 +264,13 @@ def _fault(state: RunState, seen: Observations, policy: RecoveryPolicy, now: Now
     """Act on the first sign that suffices: mark, save if it can be trusted, then end the gang or restart in place."""
     assert state.gang is not None
     known = records.incident(state, seen, found, policy, now=now)
+    if found.next == "stop":
+        known = known.model_copy(update={"stop_for": f"{found.class_name}: {'; '.join(found.evidence)}"})
     marks = _marks(state, known)
     headline = f"{found.class_name} ({found.scope}) in attempt {state.attempt}"
     if found.node:
         headline += f" on {found.node}"
-    if found.next == "in-place" and policy.in_place and not _repeats(known) and _launches_alive(seen):
+    if found.next == "in-place" and policy.in_place and not _repeats(known) and _may_stay(seen):
         seal = SealAttempt(
             attempt=state.attempt + 1, how="in-place", gang=state.gang.name, reason=records.last_end(known)
         )
@@ -308,6 +313,11 @@ def _repeats(state: RunState) -> bool:
 
 def _launches_alive(seen: Observations) -> bool:
     return seen.gang is not None and bool(seen.gang.pods) and all(pod.phase == "running" for pod in seen.gang.pods)
+
+
+def _may_stay(seen: Observations) -> bool:
+    """Whether the same pods may be used again: all live, and the platform takes none away."""
+    return _launches_alive(seen) and seen.gang is not None and not any(pod.disrupted for pod in seen.gang.pods)
 
 
 def _healthy(seen: Observations) -> bool:
@@ -406,6 +416,8 @@ def _why_not_again(
         return state.reason or f"asked to stop: {seen.stop_asked}"
     if found is not None and found.next == "stop" and state.incidents[-1].class_name == found.class_name:
         return f"{found.class_name}: {'; '.join(found.evidence)}"
+    if state.stop_for and state.incidents[-1].class_name == state.stop_for.split(":", maxsplit=1)[0]:
+        return state.stop_for
     return why_stop(state, policy, now_s=now.wall_s)
 
 

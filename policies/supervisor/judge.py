@@ -1,5 +1,7 @@
 """From one pass's observations to a judgement of how the attempt ended, or is about to."""
 
+import signal
+
 from rerail.policies import errors
 from rerail.policies.documents import RankExit
 from rerail.policies.endings import EVIDENCE_WINDOW_S
@@ -10,7 +12,7 @@ from rerail.policies.offenders import cure, escalated
 from rerail.policies.recovery import RecoveryPolicy
 from rerail.policies.supervisor.judgement import Judgement
 from rerail.policies.supervisor.observations import Observations
-from rerail.policies.supervisor.platform import is_final, of_absence, of_platform, of_pods, pods_of
+from rerail.policies.supervisor.platform import is_final, of_absence, of_platform, of_pods, pods_of, taken_away
 from rerail.policies.supervisor.state import OUT_OF_MEMORY, Failure, RunState
 
 _SIGNALLED = 128
@@ -296,6 +298,11 @@ def _of_root(state: RunState, seen: Observations, root: RankExit) -> Judgement:
             failure=Failure(error=OUT_OF_MEMORY, step=root.step, nodes=nodes),
             step=root.step,
         )
+    if root.exit_code == _SIGNALLED + signal.SIGTERM and not root.error:
+        # Its script had not begun to listen to requests yet, or does not.
+        taken = taken_away(seen)
+        if taken is not None:
+            return taken
     if root.exit_code >= _SIGNALLED and not root.error:
         return Judgement(
             class_name="killed",

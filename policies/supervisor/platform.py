@@ -81,6 +81,13 @@ def _of_lost(pods: tuple[PodView, ...], lost: list[PodView]) -> Judgement:
     )
 
 
+def taken_away(seen: Observations) -> Judgement | None:
+    """A gang of which pods are asked to leave by the platform, as an end; None where it takes none away."""
+    pods = [pod for pod in pods_of(seen) if pod.disrupted]
+    chosen = next((pod for pod in pods if pod.disrupted != DELETED), pods[0] if pods else None)
+    return None if chosen is None else _disrupted(chosen)
+
+
 def _disrupted(pod: PodView) -> Judgement:
     preempted = pod.disrupted.startswith("Preemption")
     return Judgement(

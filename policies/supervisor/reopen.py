@@ -11,6 +11,7 @@ def reopen(state: RunState, why: str) -> Decision:
             "phase": "waiting",
             "phase_number": state.phase_number + 1,
             "reason": f"continued: {why}",
+            "stop_for": "",
             "finished_at_s": None,
         }
     )

@@ -168,6 +168,7 @@ class RunState(Value):
         save_request: Id of the save that is waited for in phase ``saving``.
         seen_signals: Keys of fault signals that were acted on, so that a repeated report is no second incident.
         quarantined: Nodes that this run keeps away from, with the reason.
+        stop_for: Why the run stops once its gang is ended, where its end is known to come again; empty otherwise.
         reason: Why the run waits or stopped, in words for people, with the way out.
     """
 
@@ -185,6 +186,7 @@ class RunState(Value):
     suspicions: tuple[Suspicion, ...] = ()
     seen_signals: tuple[str, ...] = ()
     quarantined: dict[str, str] = Field(default_factory=dict)
+    stop_for: str = ""
     reason: str = ""
     finished_at_s: float | None = None
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from rig import machines, network
-from rig.training import Gang, supervised, traced
+from rig.training import QUEUE, Gang, supervised, traced
 
 from rerail.plugins.report.document import Report
 
@@ -24,8 +24,16 @@ def s3(cluster) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def baseline(cluster, s3, tmp_path_factory) -> Iterator[Gang]:
     """The uninterrupted run, in the same image."""
+    assert s3 is None
     if not cluster.ours:
         pytest.skip("the comparison needs a folder that all nodes share: only the nodes of our own cluster have one")
+    queue = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "Queue",
+        "metadata": {"name": QUEUE},
+        "spec": {"weight": 1, "reclaimable": False},
+    }
+    cluster.kubectl("apply", "-f", "-", document=queue)
     name = "rerail-test-baseline"
     cluster.kubectl("create", "namespace", name, check=False)
     with supervised(cluster, name, tmp_path_factory.mktemp("baseline")) as gang:
@@ -37,6 +45,7 @@ def baseline(cluster, s3, tmp_path_factory) -> Iterator[Gang]:
 
 @pytest.fixture
 def gang(cluster, namespace, s3, tmp_path) -> Iterator[Gang]:
+    assert s3 is None
     with supervised(cluster, namespace, tmp_path) as one:
         yield one
 

@@ -31,6 +31,9 @@ STEPS = 100
 SAVE_EVERY = 10
 RANKS = 4
 DEADLINE_S = 240.0
+QUEUE = "rerail-training"
+"""Of these tests alone: jobs of others neither preempt nor reclaim what runs in it."""
+
 SHARED = layout.STATE / "shared"
 """A folder of this machine that every node mounts: it stands for a volume that many nodes can write."""
 
@@ -63,6 +66,7 @@ def manifest(
     gpus: int = 1,
     steps: int = STEPS,
     delay_s: float = 0.08,
+    queue: str = QUEUE,
     environment: Mapping[str, str] | None = None,
     mounts: Mapping[str, str] | None = None,
     **spec: Any,
@@ -98,6 +102,7 @@ def manifest(
         "spec": {
             "schedulerName": "volcano",
             "minAvailable": replicas,
+            "queue": queue,
             **spec,
             "tasks": [{"name": "worker", "replicas": replicas, "template": template}],
         },
