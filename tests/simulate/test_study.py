@@ -9,13 +9,9 @@ import pytest
 
 from rerail.plugins.cli.main import main
 from rerail.policies.errors import UsageError
-from rerail.policies.offenders import Offence, OffenderPolicy, last_trouble_s
 from rerail.policies.simulate.replay import Rules, replay
 from rerail.policies.simulate.study import Question, study
 from rerail.policies.simulate.synthetic import synthetic_trace
-from rerail.policies.supervisor.observations import NodeView
-from rerail.policies.supervisor.placement import place
-from rerail.policies.supervisor.probation import least_welcome
 
 GOAL_PERCENT = -16.0
 DAY_S = 86_400.0
@@ -136,38 +132,6 @@ def test_a_pool_without_any_fault_and_one_without_spares_are_answered():
     found = answer(quiet, nodes=1, interval_s=300.0)
     assert found.policies[0].interruptions_per_year == 0
     assert found.advice.spares == 0
-
-
-# --- the rules that production and the simulation share
-
-
-def node(name: str, *faults: float, released: float | None = None, **more) -> NodeView:
-    noted = tuple(Offence(incident=f"{name}{at}", at_s=at * DAY_S) for at in faults)
-    back = None if released is None else released * DAY_S
-    return NodeView(name=name, slots=1, free=1, offences=noted, released_at_s=back, **more)
-
-
-def test_trouble_counts_within_the_window_and_a_release_while_on_probation():
-    policy = OffenderPolicy()
-    old, new = Offence(incident="a", at_s=0.0), Offence(incident="b", at_s=50 * DAY_S)
-    assert last_trouble_s([old], None, now_s=61 * DAY_S, policy=policy) is None
-    assert last_trouble_s([old, new], None, now_s=61 * DAY_S, policy=policy) == 50 * DAY_S
-    assert last_trouble_s([old], 55 * DAY_S, now_s=61 * DAY_S) == 55 * DAY_S
-    assert last_trouble_s([], 40 * DAY_S, now_s=61 * DAY_S) is None
-
-
-def test_a_gang_takes_clean_nodes_first_and_then_those_that_were_quiet_longest():
-    nodes = (node("a", 90, released=91), node("b", 80), node("c"), node("d", 70), node("e", usable=False))
-
-    def chosen(size: int) -> set[str]:
-        avoid = least_welcome(nodes, size, now_s=100 * DAY_S)
-        return set(place("g", size, nodes, avoid=avoid).nodes)
-
-    assert [chosen(size) for size in (1, 2, 3, 4)] == [{"c"}, {"c", "d"}, {"b", "c", "d"}, {"a", "b", "c", "d"}]
-    assert least_welcome(nodes, 9, now_s=100 * DAY_S) == frozenset()  # all are needed, and do not suffice
-
-
-# --- the command
 
 
 @pytest.fixture
