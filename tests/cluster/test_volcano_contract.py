@@ -69,7 +69,7 @@ def test_a_gang_runs_and_completes_with_its_names_labels_and_plugins(gangs):
         assert pod["spec"]["schedulerName"] == "volcano"
     assert group is not None
     assert (group.spec.min_member, group.spec.min_task_member, group.spec.queue) == (2, {"rank": 2}, "default")
-    assert group.spec.min_resources["rerail.test/slot"] == "2"
+    assert group.spec.min_resources["pods"] == "2"
     assert group.metadata.owner_references[0].uid == job.uid
     assert (service["spec"]["clusterIP"], service["spec"]["publishNotReadyAddresses"]) == ("None", True)
     assert hosts["VC_RANK_HOSTS"] == "gang-rank-0.gang,gang-rank-1.gang"

@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -13,7 +14,7 @@ from rig import layout, machines
 from rig.gangs import SLOT, Gangs, after, policy, victims
 
 from rerail.plugins.kube.resources import PODS, PRIORITY_CLASSES
-from rerail.plugins.volcano import PodGroup, Queue
+from rerail.plugins.volcano import PodGroup, Queue, VolcanoJob
 
 LOSS = ["PodFailed", "PodEvicted"]
 END_ALL = [policy("TerminateJob", *LOSS)]
@@ -170,6 +171,8 @@ def test_a_pod_that_is_marked_already_is_never_evicted(gangs, classes):
     low = gangs.run("low", 4, policies=END_ALL, priorityClassName=classes["low"])
     for name in gangs.pods(low):
         mark = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+        # Without a fresh time, Kubernetes' own disruption controller takes the mark off again at once.
+        mark["lastTransitionTime"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         mark["message"] = "volcano: preempting to accommodate a higher priority pod"
         gangs.api.patch(PODS, name, {"status": {"conditions": [mark]}}, kind="strategic", subresource="status")
     gangs.submit("high", 2, priorityClassName=classes["high"])
@@ -366,8 +369,8 @@ def test_a_pod_on_a_lost_node_keeps_its_slot_and_its_job_restarting(gangs):
         gangs.phase("gang", "Restarting")
         gangs.holds("it restarts for ever", lambda: gangs.job("gang").phase == "Restarting", 15)
         assert ghosts <= set(gangs.pods(job))
-        other = gangs.submit("other", 3)
-        gangs.waits_for_room(other)
+        gangs.waits_for_room(gangs.submit("other", 3))
+        gangs.client.delete(VolcanoJob, "other", timeout_s=30)
     finally:
         machines.start_again(node)
     gangs.phase("gang", "Running", timeout_s=90)

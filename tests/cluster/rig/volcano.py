@@ -25,6 +25,8 @@ PROGRAMS = ("vc-controller-manager", "vc-scheduler")
 REAL = ("volcano-controllers", "volcano-scheduler")
 STANDIN = ("volcano-standin",)
 """Names of the daemons."""
+READY = SCHEDULER_CONF.parent / "standin.ready"
+"""Made by the stand-in after its first session."""
 START_DEADLINE_S = 60.0
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WATCHED_ONLY = (
@@ -112,7 +114,9 @@ def _start_standin() -> None:
         *(sys.executable, "-m", "rig.standin"),
         f"--kubeconfig={kubeconfig_of('volcano-scheduler')}",
         f"--conf={SCHEDULER_CONF}",
+        f"--ready={READY}",
     ]
+    READY.unlink(missing_ok=True)
     processes.start(STANDIN[0], command, space=SPACE, env={"PYTHONPATH": str(TESTS), "PYTHONUNBUFFERED": "1"})
 
 
@@ -178,6 +182,8 @@ def wait_ready(client: Api) -> None:
     def open_queue() -> bool:
         for name in running:
             processes.check(name)
+        if STANDIN[0] in running and not READY.exists():
+            return False
         queue = client.get("/apis/scheduling.volcano.sh/v1beta1/queues/default")
         return bool(queue) and queue.get("status", {}).get("state") == "Open"
 

@@ -29,6 +29,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="rig.standin", description=__doc__)
     parser.add_argument("--kubeconfig", required=True)
     parser.add_argument("--conf", type=Path, required=True, help="the scheduler's configuration")
+    parser.add_argument("--ready", type=Path, required=True, help="a file that is made after the first session")
     arguments = parser.parse_args()
     ending = threading.Event()
     for sign in (signal.SIGTERM, signal.SIGINT):
@@ -44,8 +45,13 @@ def main() -> int:
         return 1
     upkeep = Upkeep(api, store, Teller(api, "vc-controller-manager"))
     store.start()
+
+    def session() -> None:
+        scheduler.session()
+        arguments.ready.touch()
+
     loops = [
-        threading.Thread(target=_repeat, args=(ending, scheduler.session, SESSION_EVERY_S)),
+        threading.Thread(target=_repeat, args=(ending, session, SESSION_EVERY_S)),
         threading.Thread(target=_repeat, args=(ending, upkeep.look, UPKEEP_EVERY_S)),
         threading.Thread(target=_repeat, args=(ending, lambda: jobs.work(0.2), 0.0)),
     ]

@@ -299,12 +299,12 @@ def _plain(status: Obj) -> Obj:
 
 def _least(job: VolcanoJob) -> dict[str, str]:
     """What the gang needs together: its smallest size, task by task."""
-    needed: dict[str, float] = {}
+    needed: dict[str, float] = {"pods": float(job.spec.min_available or 0)}
     left = job.spec.min_available or 0
     for task in job.spec.tasks:
         count = min(left, task.replicas)
         left -= count
-        for resource, value in requests_of(task.template.get("spec") or {}).items():
+        for resource, value in requests_of(task.template.get("spec") or {}, limits=False).items():
             needed[resource] = needed.get(resource, 0.0) + value * count
     return {
         resource: f"{value:.0f}" if value == int(value) else f"{value * 1000:.0f}m"

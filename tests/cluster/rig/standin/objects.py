@@ -90,25 +90,31 @@ def group_of(pod: Obj) -> str:
 def quantity(value: str | float) -> float:
     """A Kubernetes quantity as a number."""
     text = str(value)
-    number = text.rstrip("numkMGTPEi")
+    number = text.rstrip("numkKMGTPEi")
     return float(text) if text[-1:].isdigit() else float(number) * _SCALES[text[len(number) :]]
 
 
-def requests_of(spec: Obj) -> dict[str, float]:
-    """What a pod asks for: the sum of its containers, or one init container if that is more."""
+def requests_of(spec: Obj, *, limits: bool = True) -> dict[str, float]:
+    """What a pod asks for: the sum of its containers, or one init container if that is more.
+
+    Args:
+        spec: The pod's.
+        limits: Whether a limit without a request counts as one: so in a pod as the API server has it, but not in what
+            Volcano reads from a template.
+    """
     total: dict[str, float] = {}
     for container in spec.get("containers") or []:
-        for resource, value in _asked(container).items():
+        for resource, value in _asked(container, limits=limits).items():
             total[resource] = total.get(resource, 0.0) + value
     for container in spec.get("initContainers") or []:
-        for resource, value in _asked(container).items():
+        for resource, value in _asked(container, limits=limits).items():
             total[resource] = max(total.get(resource, 0.0), value)
     for resource, value in (spec.get("overhead") or {}).items():
         total[resource] = total.get(resource, 0.0) + quantity(value)
     return {resource: value for resource, value in total.items() if value > 0}
 
 
-def _asked(container: Obj) -> dict[str, float]:
+def _asked(container: Obj, *, limits: bool) -> dict[str, float]:
     resources = container.get("resources") or {}
-    asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    asked = {**((resources.get("limits") or {}) if limits else {}), **(resources.get("requests") or {})}
     return {resource: quantity(value) for resource, value in asked.items()}
