@@ -65,7 +65,8 @@ def simulate(
     """
     import random
 
-    from rerail.policies.simulate.study import Question, study
+    from rerail.policies.simulate.bench import Question
+    from rerail.policies.simulate.study import study
 
     asked = Question(
         nodes=nodes,
@@ -112,6 +113,8 @@ def _read(path: Path, pool: int | None) -> "Trace":
 
 
 def _show(found: "Study", output: Output) -> None:
+    from rerail.policies.simulate.advice import words
+
     if output is not Output.TABLE:
         emit(found, output)
         return
@@ -120,15 +123,28 @@ def _show(found: "Study", output: Output) -> None:
             {
                 "policy": row.policy,
                 "spares": row.spares,
-                "faults/year": row.interruptions_per_year,
+                "stops/year": row.interruptions_per_year,
                 "change": "-" if row.change_percent is None else f"{row.change_percent:+.1f} %",
                 "MTBF": "-" if row.mtbf_h is None else f"{row.mtbf_h:g} h",
-                "ettr run": row.ettr_run,
-                "E[ETTR]": row.expected_ettr,
-                "ettr job": row.ettr_job,
+                "ettr run": f"{row.ettr_run:.4f}",
+                "E[ETTR]": _share(row.expected_ettr),
+                "ettr job": f"{row.ettr_job:.4f}",
                 "waiting": f"{row.waiting_percent:g} %",
             }
             for row in found.policies
+        ],
+        output,
+    )
+    emit(
+        [
+            {
+                "saves": point.interval,
+                "every": "-" if point.interval_s is None else words(point.interval_s),
+                "ettr run": f"{point.ettr_run:.4f}",
+                "E[ETTR]": _share(point.expected_ettr),
+                "ettr job": f"{point.ettr_job:.4f}",
+            }
+            for point in found.advice.intervals
         ],
         output,
     )
@@ -136,7 +152,7 @@ def _show(found: "Study", output: Output) -> None:
     emit(
         {
             "advice": [
-                f"save every {found.advice.interval_s:g} s, hold {found.advice.spares} spares",
+                f"save every {found.advice.interval_s:.0f} s, hold {found.advice.spares} spares",
                 *found.advice.why,
             ],
             "trace": (
@@ -148,3 +164,7 @@ def _show(found: "Study", output: Output) -> None:
         },
         output,
     )
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"

@@ -9,8 +9,9 @@ import pytest
 
 from rerail.plugins.cli.main import main
 from rerail.policies.errors import UsageError
+from rerail.policies.simulate.bench import Question
 from rerail.policies.simulate.replay import Rules, replay
-from rerail.policies.simulate.study import Question, study
+from rerail.policies.simulate.study import study
 from rerail.policies.simulate.synthetic import synthetic_trace
 
 GOAL_PERCENT = -16.0
@@ -75,8 +76,18 @@ def test_the_study_of_the_real_trace(real_trace):
 
 
 def test_the_advised_interval_is_near_the_best_that_was_tried(found):
-    assert found.advice.best_ettr - found.advice.advised_ettr <= 0.002
-    assert 1 / 3 < found.advice.interval_s / found.advice.best_interval_s < 3
+    by = {point.interval: point for point in found.advice.intervals}
+    assert by["advised"].interval_s == found.advice.interval_s
+    assert by["best tried"].ettr_job - by["advised"].ettr_job <= 0.002
+    assert 1 / 3 < found.advice.interval_s / by["best tried"].interval_s < 3
+    assert by["no saves"].ettr_job < by["3 h"].ettr_job <= by["best tried"].ettr_job
+
+
+def test_formulas_stand_beside_every_interval_in_their_regime(found):
+    compared = [point for point in found.advice.intervals if point.expected_ettr is not None]
+    assert len(compared) >= 3
+    for point in compared:
+        assert point.ettr_run == pytest.approx(point.expected_ettr, rel=0.05)
 
 
 def test_the_advised_spares_make_the_most_of_the_nodes_that_are_paid_for(found):
@@ -103,7 +114,9 @@ def test_outside_of_its_regime_the_formula_is_not_asked(small):
 
 
 def test_the_interval_that_is_asked_for_is_used(small):
-    assert answer(small, interval_s=1800.0, placements=1).interval_s == 1800.0
+    found = answer(small, interval_s=2400.0, placements=1)
+    assert found.interval_s == 2400.0
+    assert "asked" in {point.interval for point in found.advice.intervals}
 
 
 @pytest.mark.parametrize(
