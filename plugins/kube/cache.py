@@ -29,7 +29,7 @@ class Cache(Generic[T]):
         fields: A field selector.
         on_change: Called in the watch's thread with each object that was added, changed or deleted.
         relist_s: Seconds between full lists, which correct what a stream lost.
-        first_s: Seconds that a reader waits for the first list.
+        first_s: Seconds from the start for which readers wait for the first list.
         stale_s: Seconds without an API server after which what was kept is no answer any more.
         again_s: Seconds until a refused watch (rights, login) is tried again.
     """
@@ -70,11 +70,13 @@ class Cache(Generic[T]):
         self._refused: RerailError | None = None
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self._started_s = 0.0
 
     def start(self) -> None:
         """Begin to watch; does nothing where it runs already. Reading starts it as well."""
         with self._news:
             if self._thread is None and not self._stopped.is_set():
+                self._started_s = self._api.clock()
                 self._thread = threading.Thread(target=self._run, name=f"rerail-watch-{self._what}", daemon=True)
                 self._thread.start()
 
@@ -92,11 +94,18 @@ class Cache(Generic[T]):
             ClusterUnreachableError: Nothing was listed yet, or the API server has not answered for ``stale_s``.
             RerailError: The watch was refused.
         """
-        self.start()
         with self._news:
-            self._news.wait_for(lambda: self._synced or self._refused is not None, timeout=self._first_s)
-            self._check()
+            self._wait()
             return tuple(self._kept.values())
+
+    def check(self) -> None:
+        """Find out whether what is kept may be relied upon; ``get`` does not ask.
+
+        Raises:
+            RerailError: As for ``values``.
+        """
+        with self._news:
+            self._wait()
 
     def get(self, name: str, namespace: str = "") -> T | None:
         """One of them if it is known now; does not wait, and does not say why not."""
@@ -111,7 +120,11 @@ class Cache(Generic[T]):
                 self._own[key] = version
                 self._kept[key] = self._keep(one)
 
-    def _check(self) -> None:
+    def _wait(self) -> None:
+        """Wait for the first list, and refuse to answer where there is none, or none that still holds."""
+        self.start()
+        left_s = max(0.0, self._started_s + self._first_s - self._api.clock())
+        self._news.wait_for(lambda: self._synced or self._refused is not None, timeout=left_s)
         if self._refused is not None:
             raise self._refused
         if self._thread is None or not self._thread.is_alive():

@@ -6,6 +6,7 @@ Each list has a selector, and is made when the watch begins, long before a fault
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from threading import Lock
 from typing import Any, Final, Self
@@ -16,9 +17,16 @@ from rerail.plugins.kube.resources import NODES, PODS
 from rerail.plugins.kube.watch import Change
 from rerail.plugins.nodes import fit
 from rerail.plugins.nodes.history import SignalHistory
+from rerail.plugins.nodes.local import INCIDENTS
 from rerail.plugins.nodes.marks import annotations, marked, offences_of, released, released_at_s
 from rerail.policies.catalog import load_conditions
-from rerail.policies.errors import ClusterUnreachableError, ConflictError, NotFoundError, RefusedError
+from rerail.policies.errors import (
+    ClusterUnreachableError,
+    ConflictError,
+    NotFoundError,
+    RefusedError,
+    TransientError,
+)
 from rerail.policies.faults import FaultSignal
 from rerail.policies.faults.conditions import ConditionTable
 from rerail.policies.offenders import Offence, why_not_released
@@ -35,6 +43,24 @@ _TRIES: Final = 8
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 _KNOWN_NAMED: Final = 10
+_UNREADABLE: Final = f"annotation {INCIDENTS} cannot be read"
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A node as it was last told, with what does not change until it is told again.
+
+    Attributes:
+        node: The object, without what nobody here reads.
+        view: As if no pod of others were there.
+        ours: Whether it is a node for this run at all.
+        readable: Whether its notes are.
+    """
+
+    node: Obj
+    view: NodeView
+    ours: bool
+    readable: bool
 
 
 class KubeNodes:
@@ -75,10 +101,11 @@ class KubeNodes:
         self._wall_s = wall_s
         self._log = log
         self._said: set[str] = set()
+        self._gone: set[str] = set()
         self._history = SignalHistory(table or load_conditions())
         self._history_lock = Lock()
-        self._nodes: Cache[Obj] = Cache(
-            api, NODES, keep=_slim, labels={**LINUX, **(node_selector or {})}, on_change=self._look
+        self._nodes: Cache[_Known] = Cache(
+            api, NODES, keep=self._know, labels={**LINUX, **(node_selector or {})}, on_change=self._look
         )
         self._pods: Cache[tuple[str, Decimal]] | None = None
         if count_pods:
@@ -119,11 +146,11 @@ class KubeNodes:
             self._say("nodes", f"nodes cannot be looked at, so capacity and faults of nodes are not known: {error}")
             return None
         used = self._used()
-        return tuple(
-            self._view(node, used)
-            for node in sorted(nodes, key=_name)
-            if fit.has(node, self._resource) and not fit.is_for_others(node, self._tolerations)
-        )
+        ours = sorted((known for known in nodes if known.ours), key=lambda known: known.view.name)
+        for known in ours:
+            if not known.readable:
+                self._say(f"notes {known.view.name}", f"node {known.view.name}: {_UNREADABLE}, and is not counted")
+        return tuple(self._beside(known, used.get(known.view.name)) for known in ours)
 
     def mark(self, node: str, incident: str, reason: str, *, device: str = "") -> None:
         """Taint the node for an incident and note it, in one patch, once: also an incident that was released later.
@@ -134,7 +161,7 @@ class KubeNodes:
             RefusedError: Names the right that is missing.
         """
         offence = Offence(incident=incident, device=device, reason=reason, at_s=self._wall_s())
-        self._change(node, lambda found: marked(found, offence), self._nodes.get(node))
+        self._change(node, lambda found: marked(found, offence), self._node(node))
 
     def release(self, node: str, *, by: str = "") -> None:
         """Take the quarantine off a node; what happened to it stays noted. Taints of others stay.
@@ -153,7 +180,7 @@ class KubeNodes:
         def untaint(found: Obj) -> Obj:
             now_s = self._wall_s()
             history = offences_of(found)
-            why = "its notes (annotation rerail.dev/incidents) cannot be read: look at them, then release it by name"
+            why = f"{_UNREADABLE}; look at it, then release the node in a person's name"
             if history is not None:
                 why = why_not_released(history, now_s=now_s)
             if why and not by:
@@ -169,28 +196,37 @@ class KubeNodes:
             TransientError: The API server does not answer.
         """
         try:
-            self._nodes.values()
+            self._nodes.check()
         except RefusedError:
             return ()
         with self._history_lock:
             return self._history.signals()
 
     def ready(self, node: str) -> bool | None:
-        """Whether a node reports; False also where it is gone, None where nobody may look or nothing is known yet."""
+        """Whether a node reports; False also where it is gone, None where nobody may look or nothing is known yet.
+
+        A node that no longer matches the selector is not gone: what is not watched is asked for.
+        """
         try:
-            there = self._nodes.values()
-        except (RefusedError, ClusterUnreachableError):
+            self._nodes.check()
+            found = self._node(node)
+            if found is None and node not in self._gone:
+                found = self._api.get(NODES, node)
+        except NotFoundError:
+            self._gone.add(node)
+            return False
+        except (RefusedError, TransientError):
             return None
-        for one in there:
-            if _name(one) == node:
-                return not fit.why_not_ready(one)
-        return False
+        if found is None:
+            return False
+        self._gone.discard(node)
+        return not fit.why_not_ready(found)
 
     def hostnames(self, nodes: Collection[str]) -> dict[str, str]:
         """The label ``kubernetes.io/hostname`` of nodes, by name; a node that is not known is left out."""
         found = {}
         for name in nodes:
-            labels = ((self._nodes.get(name) or {}).get("metadata") or {}).get("labels") or {}
+            labels = ((self._node(name) or {}).get("metadata") or {}).get("labels") or {}
             if HOSTNAME in labels:
                 found[name] = str(labels[HOSTNAME])
         return found
@@ -214,24 +250,33 @@ class KubeNodes:
             used[node] = used.get(node, Decimal(0)) + amount
         return used
 
-    def _view(self, node: Obj, used: Mapping[str, Decimal]) -> NodeView:
-        name = _name(node)
+    def _know(self, told: Obj) -> _Known:
+        node = _slim(told)
         offences = offences_of(node)
-        if offences is None:
-            self._say(
-                f"notes {name}", f"node {name}: annotation rerail.dev/incidents cannot be read and is not counted"
-            )
-        shape = self._resource, self._per_pod, self._ranks_per_pod
+        slots = fit.slots(node, self._resource, self._per_pod, self._ranks_per_pod)
         why = fit.why_not_usable(node, self._tolerations)
-        return NodeView(
-            name=name,
-            slots=fit.slots(node, *shape),
-            free=fit.slots(node, *shape, used.get(name, Decimal(0))),
+        view = NodeView(
+            name=_name(node),
+            slots=slots,
+            free=slots,
             usable=not why,
             why=why,
             offences=offences or (),
             released_at_s=released_at_s(node),
         )
+        ours = fit.has(node, self._resource) and not fit.is_for_others(node, self._tolerations)
+        return _Known(node, view, ours=ours, readable=offences is not None)
+
+    def _beside(self, known: _Known, used: Decimal | None) -> NodeView:
+        """The view of a node beside what is used there."""
+        if not used:
+            return known.view
+        free = fit.slots(known.node, self._resource, self._per_pod, self._ranks_per_pod, used)
+        return known.view.model_copy(update={"free": free})
+
+    def _node(self, name: str) -> Obj | None:
+        known = self._nodes.get(name)
+        return None if known is None else known.node
 
     def _change(self, name: str, change: Callable[[Obj], Obj | None], found: Obj | None) -> None:
         """Patch a node for the state that was read; where it changed meanwhile, read it again and decide anew."""
@@ -255,7 +300,7 @@ class KubeNodes:
 
     def _known(self) -> str:
         try:
-            names = sorted(_name(node) for node in self._nodes.values())
+            names = sorted(known.view.name for known in self._nodes.values())
         except (RefusedError, ClusterUnreachableError):
             return "its nodes cannot be listed now"
         more = f" and {len(names) - _KNOWN_NAMED} more" if len(names) > _KNOWN_NAMED else ""

@@ -238,6 +238,30 @@ def test_a_node_that_does_not_report_is_shown_and_is_no_fault_of_a_gpu(cluster, 
     until(lambda: list(views(nodes)) == ["n2"])
 
 
+def test_a_node_is_ready_or_not_or_gone_and_is_asked_for_where_it_is_not_watched(cluster, start, made, until):
+    nodes = start(node_selector={"pool": "a"}, count_pods=False)
+    cluster.put("nodes", made.gpu_node("here", pool="a"))
+    until(lambda: nodes.ready("here"))
+    before = len(asked(cluster))
+    cluster.change(
+        "nodes", "", "here", lambda one: one["status"].update(conditions=[made.condition("Ready", "Unknown")])
+    )
+    until(lambda: nodes.ready("here") is False)
+    assert len(asked(cluster)) == before
+    assert nodes.ready("n1") is True, "another pool's"
+    assert nodes.ready("n9") is False
+    before = len(asked(cluster))
+    assert nodes.ready("n9") is False
+    assert len(asked(cluster)) == before, "gone is known"
+    cluster.put("nodes", made.gpu_node("n9", pool="a"))
+    until(lambda: nodes.ready("n9"))
+    cluster.remove("nodes", "", "n9")
+    until(lambda: nodes.ready("n9") is False)
+    cluster.deny("get", "nodes")
+    assert nodes.ready("n2") is None
+    assert nodes.hostnames(["here", "n1"]) == {"here": "here"}
+
+
 @pytest.mark.usefixtures("cluster")
 def test_our_quarantine_is_tolerated_by_nobody(start):
     nodes = start(tolerations=[{"operator": "Exists"}])
