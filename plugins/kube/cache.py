@@ -126,7 +126,7 @@ class Cache(Generic[T]):
         left_s = max(0.0, self._started_s + self._first_s - self._api.clock())
         self._news.wait_for(lambda: self._synced or self._refused is not None, timeout=left_s)
         if self._refused is not None:
-            raise self._refused
+            raise self._refused.with_traceback(None)  # raised again and again, it would grow by each
         if self._thread is None or not self._thread.is_alive():
             raise ClusterUnreachableError(f"{self._what} are not watched: the watch was stopped")
         trouble = self._watch.trouble

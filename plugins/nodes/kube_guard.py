@@ -35,7 +35,9 @@ class KubeGuard:
     """Gives tokens to all supervisors that name the same ConfigMap. Safe for use by several threads.
 
     Every method raises ``TransientError`` where the API server does not answer, or the ConfigMap changed at every try;
-    no answer means hold. A ConfigMap that somebody deleted is made again, with no token and a closed breaker.
+    no answer means hold. What waiting does not change is told as such: ``RefusedError`` with the right that is missing,
+    ``NotFoundError`` without the namespace, ``DamagedError`` where the document is none. A ConfigMap that somebody
+    deleted is made again, with no token and a closed breaker.
 
     Args:
         api: The API server.
