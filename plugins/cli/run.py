@@ -83,6 +83,14 @@ def run(
     namespace: Annotated[
         str | None, typer.Option("--namespace", help="Cluster: where the gang runs. [default: as the manifest says]")
     ] = None,
+    guard_namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--guard-namespace",
+            envvar="RERAIL_GUARD_NAMESPACE",
+            help="Cluster: of the ConfigMap that bounds the restarts of all runs. [default: the gang's]",
+        ),
+    ] = None,
     priority_class: Annotated[
         str, typer.Option("--priority-class", help="Cluster: PriorityClass of every attempt. [default: the manifest's]")
     ] = "",
@@ -113,6 +121,7 @@ def run(
                 control=control,
                 policy=policy,
                 namespace=namespace,
+                guard_namespace=guard_namespace,
                 priority_class=priority_class,
                 take_over=take_over,
             ),

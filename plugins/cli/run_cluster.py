@@ -45,6 +45,7 @@ class Asked:
     control: str | None
     policy: Path | None
     namespace: str | None
+    guard_namespace: str | None
     priority_class: str
     take_over: bool
 
@@ -95,7 +96,7 @@ def run(asked: Asked, output: Output, *, dry_run: bool) -> None:
             nodes,
             policy,
             layout=backend.shape,
-            guard=KubeGuard(client.api),
+            guard=KubeGuard(client.api, namespace=asked.guard_namespace),
             on_event=progress.entry,
             log=progress.line,
         )

@@ -20,6 +20,7 @@ from rerail.policies.documents import Seal
 from rerail.policies.errors import (
     NewerFormatError,
     NotFoundError,
+    RefusedError,
     RerailError,
     StoreUnreachableError,
     SupersededError,
@@ -273,7 +274,7 @@ class Supervisor:
         return True
 
     def _mark(self, effect: MarkNode) -> None:
-        """Fence the node for everybody, if the guard agrees; this run keeps away from it in any case."""
+        """Fence the node for everybody, if guard and rights allow it; this run keeps away from it in any case."""
         if self.guard is not None:
             views = self.nodes.views() or ()
             fenced = sum(not view.usable for view in views if view.name != effect.node)
@@ -283,7 +284,7 @@ class Supervisor:
                 return
         try:
             self.nodes.mark(effect.node, effect.incident, effect.reason, device=effect.device)
-        except NotFoundError as error:
+        except (NotFoundError, RefusedError) as error:
             self.log(f"mark-node: {error}")
 
     def _retain(self, effect: Retain) -> None:

@@ -8,7 +8,7 @@ from rerail.plugins.checkpoint.store import RunStore
 from rerail.plugins.gang.ports import Clock, GangBackend, Guard, Nodes
 from rerail.policies import keys
 from rerail.policies.documents import Heartbeat, RankExit, Start
-from rerail.policies.errors import DamagedError, NotFoundError, TransientError
+from rerail.policies.errors import DamagedError, NotFoundError, RerailError, TransientError
 from rerail.policies.faults import FaultSignal
 from rerail.policies.lineage import holds, links
 from rerail.policies.manifest import Manifest
@@ -114,7 +114,7 @@ class Watch:
             return ""
         try:
             return self.guard.ask_submission(state.run, state.attempt + 1 if state.attempts else state.attempt)
-        except TransientError as error:
+        except RerailError as error:
             return f"the guard does not answer: {error}"
 
     def _gang(self, state: RunState) -> GangView | None:

@@ -12,7 +12,15 @@ from rerail.policies.offenders import cure, escalated
 from rerail.policies.recovery import RecoveryPolicy
 from rerail.policies.supervisor.judgement import Judgement
 from rerail.policies.supervisor.observations import Observations
-from rerail.policies.supervisor.platform import is_final, of_absence, of_platform, of_pods, pods_of, taken_away
+from rerail.policies.supervisor.platform import (
+    is_final,
+    of_absence,
+    of_lost_pods,
+    of_platform,
+    of_pods,
+    pods_of,
+    taken_away,
+)
 from rerail.policies.supervisor.state import OUT_OF_MEMORY, Failure, RunState
 
 _SIGNALLED = 128
@@ -108,7 +116,10 @@ def judge(state: RunState, seen: Observations, policy: RecoveryPolicy, *, now_s:
     diagnosis = _of_signals(state, seen, now_s=now_s)
     if diagnosis is not None:
         return diagnosis
-    ended = _of_exits(state, seen) or of_pods(seen)
+    ended = _of_exits(state, seen)
+    if ended is None or not ended.sure:
+        # A lost pod explains the broken collectives of the others.
+        ended = of_lost_pods(seen) or ended or of_pods(seen)
     if ended is not None:
         return _explained(state, seen, ended, now_s=now_s)
     return (

@@ -12,10 +12,10 @@ DELETED = "deleted"
 
 def of_pods(seen: Observations) -> Judgement | None:
     """Judge how pods ended; None while none did."""
+    lost = of_lost_pods(seen)
+    if lost is not None:
+        return lost
     pods = pods_of(seen)
-    lost = [pod for pod in pods if pod.phase == "gone" or (pod.phase == "failed" and not pod.farewell)]
-    if lost:
-        return _of_lost(pods, lost)
     failed = sorted((pod for pod in pods if pod.phase == "failed"), key=lambda pod: pod.disrupted == DELETED)
     if failed:
         pod = failed[0]
@@ -44,8 +44,12 @@ def of_pods(seen: Observations) -> Judgement | None:
     return None
 
 
-def _of_lost(pods: tuple[PodView, ...], lost: list[PodView]) -> Judgement:
-    """Pods that left no word: taken away, out of memory, or with their node."""
+def of_lost_pods(seen: Observations) -> Judgement | None:
+    """Pods that left no word: taken away, out of memory, or with their node. None where there is none."""
+    pods = pods_of(seen)
+    lost = [pod for pod in pods if pod.phase == "gone" or (pod.phase == "failed" and not pod.farewell)]
+    if not lost:
+        return None
     taken = next((pod for pod in lost if pod.disrupted not in ("", DELETED)), None)
     # Where a pod fails the platform deletes the others: those that it did not delete tell why.
     lost = [pod for pod in lost if pod.disrupted != DELETED] or lost

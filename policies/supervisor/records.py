@@ -151,13 +151,18 @@ _WEIGHTS = {"hardware": 5, "damage": 4, "application": 3, "preemption": 2, "infr
 
 
 def _rank(found: Judgement) -> tuple[int, int, int, bool]:
-    return (_WEIGHTS[found.cause], _width(found.cause, found.scope), len(found.codes), found.sure)
+    return (_weight(found.cause, sure=found.sure), _width(found.cause, found.scope), len(found.codes), found.sure)
 
 
 def _rank_of(current: Incident) -> tuple[int, int, int, bool]:
     # An unsure judgement has half of the confidence.
     sure = current.confidence > 0.5  # noqa: PLR2004
-    return (_WEIGHTS[current.cause], _width(current.cause, current.scope), len(current.codes), sure)
+    return (_weight(current.cause, sure=sure), _width(current.cause, current.scope), len(current.codes), sure)
+
+
+def _weight(cause: Cause, *, sure: bool) -> int:
+    """A broken collective alone accuses the application no more than anything else."""
+    return _WEIGHTS["unknown" if cause == "application" and not sure else cause]
 
 
 def _width(cause: Cause, scope: str) -> int:

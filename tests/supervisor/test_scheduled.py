@@ -123,6 +123,16 @@ def test_a_pod_that_was_killed_is_the_cause_and_not_those_deleted_because_of_it(
     assert not decision.state.quarantined
 
 
+def test_a_killed_pod_explains_the_broken_collectives_of_the_others(running):
+    broken = RankExit(rank=0, exit_code=1, error="ConnectionResetError: rank 1 left", step=50)
+    preparing = step(running, gang=view(running), exits=(broken,)).state
+    assert preparing.phase == "preparing"
+    killed = {"phase": "failed", "exit_code": 137, "farewell": False}
+    decision = step(preparing, gang=view(preparing, {}, killed), exits=(broken,))
+    assert decision.state.phase == "ending"
+    assert decision.state.incidents[-1].class_name == "pod-lost"
+
+
 def test_losing_every_pod_of_a_node_that_reports_is_no_loss_of_the_node(running):
     gone = {"phase": "gone", "farewell": False}
     assert not step(running, gang=view(running, gone, gone)).state.quarantined

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from rerail.plugins.checkpoint.attempts import read_run
 from rerail.plugins.checkpoint.open import open_run
 from rerail.plugins.checkpoint.store import RunStore
 from rerail.plugins.drill.identical import Comparison, compare, final_commit
@@ -23,6 +24,7 @@ from rerail.plugins.report import build_report, read_facts
 from rerail.plugins.report.document import Report
 from rerail.plugins.trainer import processes
 from rerail.policies.errors import NotFoundError, TransientError
+from rerail.policies.recovery import RecoveryPolicy
 from rerail.policies.supervisor.state import RunState
 from rig import layout, machines
 from rig.access import Cluster
@@ -237,11 +239,8 @@ class Gang:
         """The report, as anybody would make it from the store."""
         state = self.state()
         assert state is not None
-        facts = read_facts(self.run)
-        assert facts.document is not None
-        from rerail.policies.recovery import RecoveryPolicy
-
-        return build_report(state, facts, RecoveryPolicy.from_mapping(dict(facts.document.policy), "run.json"))
+        policy = RecoveryPolicy.from_mapping(dict(read_run(self.run).policy), "run.json")
+        return build_report(state, read_facts(self.run), policy)
 
     def compare(self, baseline: "Gang") -> Comparison:
         """Bit by bit with the uninterrupted run."""
