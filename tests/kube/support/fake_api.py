@@ -1,8 +1,9 @@
 # ruff: noqa: ARG002, C901, PLR0912, PLR0917 -- one closure with a method per verb, all of one signature
 """A small API server for faults that a real one does not make on demand. Not a Kubernetes: no schemas, no controllers.
 
-It keeps objects with uids and resourceVersions, serves get, list (with pages), create, update, patch, delete and watch
-(with bookmarks), and misbehaves as told:
+It keeps objects with uids and resourceVersions, serves get, list (with pages), create, update, patch, delete,
+deletecollection and watch (with bookmarks). Pods of a collection that were bound stay for their grace. It misbehaves as
+told:
 
     api.deny("create", "jobs")                  403 as RBAC answers
     api.fail("GET", "/jobs", 503, times=2)      an answer instead of the right one; ``code`` 0: hang up
@@ -38,6 +39,7 @@ KNOWN = {
     "nodes": ("", "Node"),
     "configmaps": ("", "ConfigMap"),
     "events": ("", "Event"),
+    "services": ("", "Service"),
     "selfsubjectaccessreviews": ("authorization.k8s.io", "SelfSubjectAccessReview"),
 }
 PATH = re.compile(
@@ -105,6 +107,7 @@ class FakeApi:
     denied: set[tuple[str, str]] = field(default_factory=set)
     absent: set[str] = field(default_factory=set)
     requests: list[tuple[str, str]] = field(default_factory=list)
+    bodies: list[tuple[str, str, Any]] = field(default_factory=list)
     agents: set[str] = field(default_factory=set)
     hooks: list[Any] = field(default_factory=list)
     page: int | None = None
@@ -314,7 +317,10 @@ def handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
                 self.answer(fault.code, fault.body or status(fault.code, "told to"), headers)
                 return
             query = {key: values[0] for key, values in parse_qs(url.query).items()}
-            code, content = self.route(method, unquote(url.path), query, json.loads(raw) if raw else None)
+            body = json.loads(raw) if raw else None
+            if body is not None:
+                api.bodies.append((method, self.path, copy.deepcopy(body)))
+            code, content = self.route(method, unquote(url.path), query, body)
             if fault is not None:
                 self.hang_up()
             elif content is not None:
@@ -350,6 +356,7 @@ def handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
             verb = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}.get(method) or (
                 "get" if name else "watch" if query.get("watch") == "true" else "list"
             )
+            verb = "deletecollection" if verb == "delete" and not name else verb
             if (verb, plural) in api.denied:
                 where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
                 text = f'User "tester" cannot {verb} resource "{plural}" in API group "{group}" {where}'
@@ -453,6 +460,28 @@ def handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
                 new["metadata"]["finalizers"] = ["foregroundDeletion"]
                 return 200, api.put(plural, new)
             api.remove(plural, namespace, name)
+            return 200, {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 200}
+
+        def deletecollection(self, plural, group, namespace, name, sub, query, body):
+            labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
+            chosen = [
+                one
+                for key, one in sorted(api.objects.items())
+                if key[0] == plural and key[1] == namespace and matches(one, labels, fields)
+            ]
+            for one in chosen:
+                metadata, spec = one["metadata"], one.get("spec") or {}
+                asked = (body or {}).get("gracePeriodSeconds")
+                grace_s = spec.get("terminationGracePeriodSeconds", 30) if asked is None else asked
+                over = (one.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+                if plural != "pods" or not spec.get("nodeName") or over or grace_s == 0:
+                    api.remove(plural, namespace, metadata["name"])
+                    continue
+                if metadata.get("deletionGracePeriodSeconds", grace_s + 1) <= grace_s:
+                    continue  # a deadline is only ever brought forward
+                due = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + grace_s))
+                metadata = {**metadata, "deletionTimestamp": due, "deletionGracePeriodSeconds": grace_s}
+                api.put(plural, {**one, "metadata": metadata})
             return 200, {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 200}
 
         # The watch, chunk by chunk.
