@@ -1,9 +1,8 @@
-# ruff: noqa: ARG002, C901, PLR0912, PLR0917 -- one closure with a method per verb, all of one signature
+# ruff: noqa: ARG002, C901, N815, PLR0912, PLR0917 -- one closure with a method per verb, all of one signature
 """A small API server for faults that a real one does not make on demand. Not a Kubernetes: no schemas, no controllers.
 
-It keeps objects with uids and resourceVersions, serves get, list (with pages), create, update, patch, delete,
-deletecollection and watch (with bookmarks). Pods of a collection that were bound stay for their grace. It misbehaves as
-told:
+It keeps objects with uids and resourceVersions, serves get, list (with pages), create, update, patch, delete (also of
+collections, where bound pods stay) and watch (with bookmarks), and misbehaves as told:
 
     api.deny("create", "jobs")                  403 as RBAC answers
     api.fail("GET", "/jobs", 503, times=2)      an answer instead of the right one; ``code`` 0: hang up
@@ -283,19 +282,9 @@ def handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
             pass
 
         def do_GET(self) -> None:
-            self.serve("GET")
+            self.serve(self.command)
 
-        def do_POST(self) -> None:
-            self.serve("POST")
-
-        def do_PUT(self) -> None:
-            self.serve("PUT")
-
-        def do_PATCH(self) -> None:
-            self.serve("PATCH")
-
-        def do_DELETE(self) -> None:
-            self.serve("DELETE")
+        do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
 
         def serve(self, method: str) -> None:
             url = urlsplit(self.path)
@@ -318,8 +307,7 @@ def handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
                 return
             query = {key: values[0] for key, values in parse_qs(url.query).items()}
             body = json.loads(raw) if raw else None
-            if body is not None:
-                api.bodies.append((method, self.path, copy.deepcopy(body)))
+            api.bodies.append((method, self.path, copy.deepcopy(body)))
             code, content = self.route(method, unquote(url.path), query, body)
             if fault is not None:
                 self.hang_up()
@@ -463,16 +451,11 @@ def handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
             return 200, {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 200}
 
         def deletecollection(self, plural, group, namespace, name, sub, query, body):
-            labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
-            chosen = [
-                one
-                for key, one in sorted(api.objects.items())
-                if key[0] == plural and key[1] == namespace and matches(one, labels, fields)
-            ]
-            for one in chosen:
+            for key, one in sorted(api.objects.items()):
+                if key[:2] != (plural, namespace) or not matches(one, query.get("labelSelector", ""), ""):
+                    continue
                 metadata, spec = one["metadata"], one.get("spec") or {}
-                asked = (body or {}).get("gracePeriodSeconds")
-                grace_s = spec.get("terminationGracePeriodSeconds", 30) if asked is None else asked
+                grace_s = (body or {}).get("gracePeriodSeconds", spec.get("terminationGracePeriodSeconds", 30))
                 over = (one.get("status") or {}).get("phase") in ("Succeeded", "Failed")
                 if plural != "pods" or not spec.get("nodeName") or over or grace_s == 0:
                     api.remove(plural, namespace, metadata["name"])
@@ -480,8 +463,8 @@ def handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
                 if metadata.get("deletionGracePeriodSeconds", grace_s + 1) <= grace_s:
                     continue  # a deadline is only ever brought forward
                 due = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + grace_s))
-                metadata = {**metadata, "deletionTimestamp": due, "deletionGracePeriodSeconds": grace_s}
-                api.put(plural, {**one, "metadata": metadata})
+                marks = {"deletionTimestamp": due, "deletionGracePeriodSeconds": grace_s}
+                api.put(plural, {**one, "metadata": {**metadata, **marks}})
             return 200, {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 200}
 
         # The watch, chunk by chunk.
