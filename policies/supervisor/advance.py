@@ -23,7 +23,7 @@ from rerail.policies.supervisor.effects import (
 from rerail.policies.supervisor.judge import bystander_news, judge, judge_meanwhile, late_news
 from rerail.policies.supervisor.judgement import Judgement
 from rerail.policies.supervisor.observations import NodeView, Now, Observations
-from rerail.policies.supervisor.placement import located, place, request, room, still_excluded
+from rerail.policies.supervisor.placement import GRACE_FACTOR, located, place, request, room, still_excluded
 from rerail.policies.supervisor.probation import least_welcome
 from rerail.policies.supervisor.state import Phase, PodShape, RunState
 
@@ -284,13 +284,24 @@ def _fault(state: RunState, seen: Observations, policy: RecoveryPolicy, now: Now
         )
         known = records.save_asked(_enter(known, "saving", save_request=asked), now=now)
         return Decision(state=known, effects=(*marks, save), note=f"{headline}: asking all ranks to save and leave")
-    trusted = not found.suspects
-    grace_s = policy.end_grace_s if trusted else policy.end_grace_untrusted_s
-    end = EndGang(gang=state.gang.name, grace_s=grace_s, reason=found.class_name)
-    save_or_not = "" if trusted else "; no save is asked for, the device is not trusted"
+    end = EndGang(gang=state.gang.name, grace_s=_grace_s(known, found, policy), reason=found.class_name)
+    save_or_not = "" if not found.suspects else "; no save is asked for, the device is not trusted"
     return Decision(
         state=_enter(known, "ending"), effects=(*marks, end), note=f"{headline}: ending the gang{save_or_not}"
     )
+
+
+def _grace_s(state: RunState, found: Judgement, policy: RecoveryPolicy) -> float:
+    """How long ranks may take to leave.
+
+    Those that were asked to save get their full time, broken ones as long as a commit under way may need to finish.
+    """
+    if found.cause == "preemption":
+        return policy.end_grace_s
+    if found.suspects:
+        return policy.end_grace_untrusted_s
+    longest_s = max((record.save_s or 0.0 for record in state.attempts), default=0.0)
+    return min(policy.end_grace_s, max(policy.end_grace_untrusted_s, GRACE_FACTOR * longest_s))
 
 
 def _marks(before: RunState, after: RunState) -> tuple[Effect, ...]:
@@ -347,8 +358,7 @@ def _preparing(state: RunState, seen: Observations, policy: RecoveryPolicy, now:
         known = records.rejudged(state, seen, worse, policy, now=now)
     if worse is not None and (worse.next != "in-place" or _repeats(known)):
         marks = _marks(state, known)
-        grace_s = policy.end_grace_untrusted_s if worse.suspects else policy.end_grace_s
-        end = EndGang(gang=state.gang.name, grace_s=grace_s, reason=worse.class_name)
+        end = EndGang(gang=state.gang.name, grace_s=_grace_s(known, worse, policy), reason=worse.class_name)
         return Decision(
             state=_enter(known, "ending"),
             effects=(*marks, end),

@@ -52,6 +52,8 @@ def signal_key(signal: FaultSignal) -> str:
 def news(state: RunState, seen: Observations) -> tuple[FaultSignal, ...]:
     """Signals about the gang's nodes that were not acted on yet."""
     nodes = set(state.gang.nodes) if state.gang else set()
+    if not nodes and state.layout:
+        return ()  # its scheduler has not placed it yet
     return tuple(signal for signal in _unseen(state, seen) if not nodes or signal.node in nodes)
 
 
@@ -68,7 +70,7 @@ def bystander_news(state: RunState, seen: Observations) -> tuple[FaultSignal, ..
     if state.gang is None or state.phase == "waiting":
         return late_news(state, seen)
     used = set(state.gang.nodes)
-    if not used:
+    if not used and not state.layout:
         return ()
     return tuple(signal for signal in _unseen(state, seen) if signal.node and signal.node not in used)
 

@@ -3,6 +3,7 @@
 import pytest
 
 from rerail.policies.documents import Heartbeat, RankExit, Rendezvous, Start
+from rerail.policies.faults import FaultSignal
 from rerail.policies.recovery import DRILL_POLICY
 from rerail.policies.supervisor.advance import Decision, advance, begin
 from rerail.policies.supervisor.observations import GangView, NodeView, Now, Observations, PodView, StuckView
@@ -78,6 +79,21 @@ def test_too_few_healthy_nodes_are_waited_for_and_nothing_is_submitted():
 def test_the_nodes_that_the_scheduler_chose_are_written_down(running):
     assert running.gang.nodes == ("a", "b")
     assert running.attempts[-1].nodes == ("a", "b")
+
+
+def test_a_fault_elsewhere_ends_no_gang_that_is_not_placed_yet(submitted):
+    fault = FaultSignal(source="condition", node="x", codes=("xid:79",), first_seen_s=999.0, raw_ref="x")
+    decision = step(submitted, gang=GangView(name="r-a1", waits="Pending"), signals=(fault,))
+    assert decision.state.phase == "running"
+    assert list(decision.state.quarantined) == ["x"]
+
+
+def test_broken_ranks_get_the_time_of_a_commit_and_those_that_save_their_full_grace(running):
+    gone = {"phase": "gone", "farewell": False}
+    broken = step(running, gang=view(running, gone), heartbeat=beat(save_s=1.5))
+    assert broken.effects[-1].grace_s == 3.0
+    leaving = step(running, gang=view(running, gone | {"disrupted": "PreemptionByScheduler"}))
+    assert leaving.effects[-1].grace_s == POLICY.end_grace_s
 
 
 def test_while_it_waits_for_its_scheduler_silence_is_no_hang(submitted):
