@@ -160,8 +160,8 @@ def test_a_stopped_node_is_lost_and_comes_back(cluster, pods):
 
 
 def test_volcano_runs_a_gang_on_both_nodes(cluster, namespace):
-    if not cluster.volcano.startswith("real"):
-        pytest.skip(f"this cluster's Volcano: {cluster.volcano}; set RERAIL_VOLCANO_BIN and make cluster-up")
+    if cluster.volcano == "none":
+        pytest.skip("this cluster has no Volcano")
     container = {
         "name": "main",
         "image": cluster.image,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from rig import layout, machines
-from rig.gangs import SLOT, Gangs, after, policy, victims
+from rig.gangs import DEAF, SLEEP, SLOT, Gangs, after, full, policy, victims
 
 from rerail.plugins.kube.resources import PODS, PRIORITY_CLASSES
 from rerail.plugins.volcano import PodGroup, Queue, VolcanoJob
@@ -50,6 +50,7 @@ def test_a_gang_is_placed_whole_or_not_at_all(gangs):
     gangs.cluster.wait("pods say why they wait", told)
 
 
+@full
 def test_room_that_comes_is_taken(gangs):
     gangs.run("first", 3, after(6, 0))
     second = gangs.submit("second", 2)
@@ -62,6 +63,7 @@ def test_room_that_comes_is_taken(gangs):
     assert gangs.group(second).unschedulable is None
 
 
+@full
 def test_gpus_are_counted_and_a_gang_may_be_elastic(gangs):
     here = nodes_of(gangs)[0]
     pinned = {"nodeSelector": {"kubernetes.io/hostname": here}}
@@ -128,7 +130,7 @@ def classes(gangs: Gangs) -> Iterator[dict[str, str]]:
 
 
 def test_a_gang_of_higher_priority_takes_the_room_of_a_lower_one(gangs, classes):
-    low = gangs.run("low", 4, policies=END_ALL, priorityClassName=classes["low"], grace_s=4)
+    low = gangs.run("low", 4, DEAF, policies=END_ALL, priorityClassName=classes["low"], grace_s=3)
     seen: dict[str, Any] = {}
     high = gangs.submit("high", 2, priorityClassName=classes["high"])
 
@@ -150,6 +152,7 @@ def test_a_gang_of_higher_priority_takes_the_room_of_a_lower_one(gangs, classes)
     assert "Evict" in {event["reason"] for event in gangs.events(low.pod_group_name)}
 
 
+@full
 def test_equal_priority_takes_nothing(gangs, classes):
     low = gangs.run("first", 4, policies=END_ALL, priorityClassName=classes["high"])
     gangs.waits_for_room(gangs.submit("second", 2, priorityClassName=classes["high"]))
@@ -157,6 +160,7 @@ def test_equal_priority_takes_nothing(gangs, classes):
     gangs.holds("nobody is evicted", lambda: len(gangs.in_phase(low, "Running")) == 4, 3)
 
 
+@full
 def test_what_may_not_be_preempted_stays(gangs, classes):
     keep = {"volcano.sh/preemptable": "false"}
     low = gangs.run("low", 4, policies=END_ALL, priorityClassName=classes["low"], annotations=keep)
@@ -166,8 +170,8 @@ def test_what_may_not_be_preempted_stays(gangs, classes):
     assert gangs.annotate(low, "volcano.sh/preemptable") == {"false"}
 
 
+@full
 def test_a_pod_that_is_marked_already_is_never_evicted(gangs, classes):
-    gangs.only_full()
     low = gangs.run("low", 4, policies=END_ALL, priorityClassName=classes["low"])
     for name in gangs.pods(low):
         mark = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
@@ -183,8 +187,6 @@ def test_a_pod_that_is_marked_already_is_never_evicted(gangs, classes):
 @contextmanager
 def extender(gangs: Gangs, answer: Callable[[Any], Any]) -> Iterator[list[Any]]:
     """An extender last in the scheduler's one tier, for our slots only; yields what it was asked."""
-    if not gangs.cluster.ours:
-        pytest.skip("only the scheduler of our own cluster can be configured")
     asked: list[Any] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -203,21 +205,33 @@ def extender(gangs: Gangs, answer: Callable[[Any], Any]) -> Iterator[list[Any]]:
     server = ThreadingHTTPServer((layout.HOST, 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    before = layout.SCHEDULER_CONF.read_text()
     try:
-        with configured(f"http://{layout.HOST}:{server.server_port}"):
+        with changed(gangs, asks(f"http://{layout.HOST}:{server.server_port}")):
             yield asked
     finally:
-        assert layout.SCHEDULER_CONF.read_text() == before
         server.shutdown()
         thread.join()
         server.server_close()
 
 
 @contextmanager
-def configured(url: str) -> Iterator[None]:
+def changed(gangs: Gangs, change: Callable[[Any], None]) -> Iterator[None]:
+    """The scheduler's configuration, changed for a while."""
+    if not gangs.cluster.ours:
+        pytest.skip("only the scheduler of our own cluster can be configured")
     before = layout.SCHEDULER_CONF.read_text()
     conf = yaml.safe_load(before)
+    change(conf)
+    layout.SCHEDULER_CONF.write_text(yaml.safe_dump(conf))
+    try:
+        gangs.api.sleep(1.5)
+        yield
+    finally:
+        layout.SCHEDULER_CONF.write_text(before)
+
+
+def asks(url: str) -> Callable[[Any], None]:
+    """Puts an extender last into the one tier."""
     arguments = {
         "extender.urlPrefix": url,
         "extender.preemptableVerb": "preemptable",
@@ -225,12 +239,7 @@ def configured(url: str) -> Iterator[None]:
         "extender.ignorable": True,
         "extender.managedResources": [SLOT],
     }
-    conf["tiers"][-1]["plugins"].append({"name": "extender", "arguments": arguments})
-    layout.SCHEDULER_CONF.write_text(yaml.safe_dump(conf))
-    try:
-        yield
-    finally:
-        layout.SCHEDULER_CONF.write_text(before)
+    return lambda conf: conf["tiers"][-1]["plugins"].append({"name": "extender", "arguments": arguments})
 
 
 def test_an_extender_holds_preemption_back_and_lets_it_go(gangs, classes):
@@ -241,7 +250,6 @@ def test_an_extender_holds_preemption_back_and_lets_it_go(gangs, classes):
 
     low = gangs.run("low", 4, policies=END_ALL, priorityClassName=classes["low"])
     with extender(gangs, answer) as asked:
-        gangs.api.sleep(1.5)
         gangs.submit("high", 2, priorityClassName=classes["high"])
         gangs.cluster.wait("it is asked", lambda: bool(asked))
         gangs.holds("nobody is evicted", lambda: len(gangs.in_phase(low, "Running")) == 4)
@@ -260,21 +268,19 @@ def test_an_extender_holds_preemption_back_and_lets_it_go(gangs, classes):
     assert (evictee["Preemptable"], evictee["Status"], evictee["NodeName"] in nodes_of(gangs)) == (True, 32, True)
 
 
+@full
 def test_an_extender_that_abstains_leaves_the_choice_to_the_others(gangs, classes):
     gangs.run("low", 4, policies=END_ALL, priorityClassName=classes["low"])
     with extender(gangs, lambda _: {"status": 0, "victims": []}):
-        gangs.api.sleep(1.5)
         gangs.submit("high", 2, priorityClassName=classes["high"])
         gangs.phase("low", "Terminated")
         gangs.phase("high", "Running")
 
 
+@full
 def test_an_extender_that_does_not_answer_holds_preemption_back(gangs, classes):
-    if not gangs.cluster.ours:
-        pytest.skip("only the scheduler of our own cluster can be configured")
     low = gangs.run("low", 4, policies=END_ALL, priorityClassName=classes["low"])
-    with configured(f"http://{layout.HOST}:9"):
-        gangs.api.sleep(1.5)
+    with changed(gangs, asks(f"http://{layout.HOST}:9")):
         gangs.waits_for_room(gangs.submit("high", 2, priorityClassName=classes["high"]))
         gangs.holds("nobody is evicted", lambda: len(gangs.in_phase(low, "Running")) == 4)
     gangs.phase("high", "Running")
@@ -293,7 +299,7 @@ def queues(gangs: Gangs) -> Iterator[dict[str, str]]:
 
 
 def test_a_queue_takes_back_its_share_from_what_others_can_spare(gangs, queues):
-    rich = gangs.run("rich", 4, min_available=1, queue=queues["rich"], grace_s=4)
+    rich = gangs.run("rich", 4, DEAF, min_available=1, queue=queues["rich"], grace_s=3)
     seen: set[str] = set()
     poor = gangs.submit("poor", 2, queue=queues["poor"])
 
@@ -309,6 +315,7 @@ def test_a_queue_takes_back_its_share_from_what_others_can_spare(gangs, queues):
     gangs.holds("and keeps its share", lambda: len(gangs.in_phase(rich, "Running")) == 2, 3)
 
 
+@full
 def test_a_full_gang_and_a_queue_that_keeps_give_nothing_back(gangs, queues):
     gang = gangs.run("gang", 2, queue=queues["rich"])
     keeps = gangs.run("keeps", 2, min_available=1, queue=queues["keeps"])
@@ -318,6 +325,54 @@ def test_a_full_gang_and_a_queue_that_keeps_give_nothing_back(gangs, queues):
         "nobody is evicted",
         lambda: len(gangs.in_phase(gang, "Running")) == len(gangs.in_phase(keeps, "Running")) == 2,
     )
+
+
+def split(conf: Any) -> None:
+    """Two tiers, as Volcano is usually installed."""
+    plugins = conf["tiers"][0]["plugins"]
+    first = [plugin for plugin in plugins if plugin["name"] in ("priority", "gang", "conformance", "extender")]
+    conf["tiers"] = [{"plugins": first}, {"plugins": [plugin for plugin in plugins if plugin not in first]}]
+
+
+@full
+def test_with_two_tiers_a_full_gang_is_broken_for_another_queue(gangs, queues):
+    gangs.only_real("several tiers")
+    gang = gangs.run("gang", 4, queue=queues["rich"])
+    with changed(gangs, split):
+        gangs.submit("poor", 1, queue=queues["poor"])
+        gangs.cluster.wait("a rank is marked", lambda: bool(victims(gangs.pods(gang))))
+        gangs.phase("poor", "Running")
+
+
+def admits_first(conf: Any) -> None:
+    conf["actions"] = "enqueue, allocate, preempt, backfill"
+
+
+@full
+def test_with_enqueue_a_full_queue_admits_nobody_so_that_preemption_is_not_tried(gangs, classes):
+    asking = {**gangs.container(SLEEP, {}), "resources": {"requests": {SLOT: "1"}, "limits": {SLOT: "1"}}}
+    low = gangs.run("low", 4, policies=END_ALL, priorityClassName=classes["low"])
+    with changed(gangs, admits_first):
+        high = gangs.submit("high", 2, priorityClassName=classes["high"], pod={"containers": [asking]})
+        gangs.cluster.wait("there is a group", lambda: gangs.group(high) is not None)
+        gangs.holds(
+            "it waits outside, without pods", lambda: gangs.group(high).phase == "Pending" and not gangs.pods(high)
+        )
+        born = {"metadata": {"name": "born"}, "spec": {"minMember": 1, "minResources": {SLOT: "4"}}}
+        gangs.client.create(PodGroup.from_dict({**born, "metadata": {"name": "asks"}}))
+        # The typed client sends no status.
+        gangs.api.create(PodGroup.RESOURCE, {**identity(born), "status": {"phase": "Inqueue"}})
+        gangs.holds("it counts as admitted", lambda: gangs.client.get(PodGroup, "born").phase == "Inqueue")
+        assert gangs.client.get(PodGroup, "asks").phase == "Pending"
+        # A limit without a request is none in a template: this one asks for nothing, is admitted, and preempts.
+        gangs.submit("sly", 2, priorityClassName=classes["high"])
+        gangs.phase("sly", "Running")
+    gangs.phase("low", "Terminated")
+    assert low.name == "low"
+
+
+def identity(body: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": PodGroup.RESOURCE.api_version, "kind": "PodGroup", **body}
 
 
 def plain_pod(gangs: Gangs, name: str, **annotations: str) -> None:
@@ -342,6 +397,7 @@ def test_plain_pods_join_a_group_and_are_bound_together(gangs):
     assert done.status.succeeded == 2
 
 
+@full
 def test_a_plain_pod_without_a_group_gets_one_of_its_own(gangs):
     plain_pod(gangs, "alone")
     uid = gangs.api.get(PODS, "alone")["metadata"]["uid"]
@@ -352,8 +408,8 @@ def test_a_plain_pod_without_a_group_gets_one_of_its_own(gangs):
     assert gangs.api.get(PODS, "alone")["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == group.name
 
 
+@full
 def test_a_pod_on_a_lost_node_keeps_its_slot_and_its_job_restarting(gangs):
-    gangs.only_full()
     name = nodes_of(gangs)[1]
     node = gangs.cluster.node(name)
     job = gangs.run("gang", 4, policies=[policy("RestartJob", *LOSS)])

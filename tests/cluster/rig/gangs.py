@@ -1,6 +1,7 @@
 """Gangs for tests: vcjobs that ask for slots, a resource that no other test asks for."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,12 +18,14 @@ from rig.access import Cluster
 SLOT = "rerail.test/slot"
 SLOTS_PER_NODE = 2
 WAIT_S = 60.0
-HOLD_S = 5.0
-"""How long a test looks that something does *not* happen: five sessions of the scheduler."""
+HOLD_S = 3.0
+"""How long a test looks that something does *not* happen: three sessions of the scheduler; twice that in full."""
 
-SLEEP = "import time; time.sleep(600)"
 ON_TERM = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit({code})); time.sleep(600)"
-"""Leaves with this code when told to go; a plain sleep, as process 1, would be killed at the end of its grace."""
+"""Leaves with this code when told to go."""
+SLEEP = ON_TERM.format(code=143)
+DEAF = "import time; time.sleep(600)"
+"""As process 1 it does not hear SIGTERM, and goes at the end of its grace."""
 
 
 def when_ranks(*ranks: int, then: str, others: str = SLEEP) -> str:
@@ -34,6 +37,9 @@ def when_ranks(*ranks: int, then: str, others: str = SLEEP) -> str:
 def after(seconds: float, code: int) -> str:
     """Code that leaves with an exit code after some seconds."""
     return f"import sys, time; time.sleep({seconds}); sys.exit({code})"
+
+
+full = pytest.mark.skipif(os.environ.get("RERAIL_CLUSTER") != "full", reason="only in full: make cluster-test-full")
 
 
 def policy(action: str, *events: str, **more: Any) -> dict[str, Any]:
@@ -50,9 +56,10 @@ class Gangs:
     def api(self) -> KubeApi:
         return self.client.api
 
-    def only_full(self) -> None:
-        if not self.cluster.full:
-            pytest.skip("only in full: make cluster-test-full")
+    def only_real(self, what: str) -> None:
+        """Skip what the stand-in refuses, by name."""
+        if not self.cluster.volcano.startswith("real"):
+            pytest.skip(f"the stand-in does not play {what}: RERAIL_VOLCANO_BIN")
 
     def container(self, code: str, resources: Mapping[str, int]) -> dict[str, Any]:
         asked = {"resources": {"limits": {name: str(count) for name, count in resources.items()}}} if resources else {}
@@ -147,7 +154,7 @@ class Gangs:
 
     def holds(self, what: str, condition: Any, hold_s: float = HOLD_S) -> None:
         """Look for a while that something stays true."""
-        begun = self.api.clock()
+        begun, hold_s = self.api.clock(), hold_s * (2 if self.cluster.full else 1)
         while self.api.clock() - begun < hold_s:
             assert condition(), what
             self.api.sleep(0.5)
