@@ -9,6 +9,9 @@ cluster        session: kubeconfig, kubectl, image, S3, which Volcano: rig.acces
 namespace      a fresh namespace, removed after the test
 pods           factory in that namespace: pods.start(name, code, ...), pods.wait(name, phase), pods.log(name)
 gangs          the same for vcjobs that ask for slots, a resource that only they use: rig.gangs.Gangs
+s3             session: this process reaches the cluster's S3 server as pods do
+baseline       session: the uninterrupted training of examples/01, in the same image: rig.training.Gang
+gang           one supervised run in that namespace, not started yet; its processes end with the test
 """
 
 import json
@@ -27,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from rig import layout, services
 from rig.access import Cluster, Pods
 from rig.gangs import SLOTS_PER_NODE, Gangs, set_slots
+from rig.training import QUEUE, Gang, supervised, traced
 
 from rerail.plugins.volcano import VolcanoClient
 
@@ -124,3 +128,39 @@ def gangs(cluster: Cluster, namespace: str, slots: int) -> Iterator[Gangs]:
 
 def gangs_left(cluster: Cluster, namespace: str) -> bool:
     return bool(cluster.kubectl("get", "pods", "-n", namespace, "-o", "name", check=False))
+
+
+@pytest.fixture(scope="session")
+def s3(cluster: Cluster) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in cluster.s3_env.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="session")
+def baseline(cluster: Cluster, s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gang]:
+    assert s3 is None
+    if not cluster.ours:
+        pytest.skip("the comparison needs a folder that all nodes share: only the nodes of our own cluster have one")
+    queue = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "Queue",
+        "metadata": {"name": QUEUE},
+        "spec": {"weight": 1, "reclaimable": False},
+    }
+    cluster.kubectl("apply", "-f", "-", document=queue)
+    name = f"rerail-test-baseline-{secrets.token_hex(4)}"
+    cluster.kubectl("create", "namespace", name)
+    with supervised(cluster, name, tmp_path_factory.mktemp("baseline")) as gang:
+        gang.start(traced(gang, delay_s=0.0))
+        gang.end()
+        yield gang
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def gang(cluster: Cluster, namespace: str, s3: None, tmp_path: Path) -> Iterator[Gang]:
+    assert s3 is None
+    with supervised(cluster, namespace, tmp_path) as one:
+        yield one

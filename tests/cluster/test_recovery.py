@@ -1,67 +1,7 @@
 """The training of examples/01 as a Volcano gang: each fault ends in the same training, elsewhere or in place."""
 
-from collections.abc import Iterator
-
-import pytest
 from rig import machines, network
-from rig.training import QUEUE, Gang, supervised, traced
-
-from rerail.plugins.report.document import Report
-
-MIDDLE = 45
-BEFORE = 40
-
-
-@pytest.fixture(scope="session")
-def s3(cluster) -> Iterator[None]:
-    """This process reaches the cluster's S3 server as pods do."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in cluster.s3_env.items():
-            patch.setenv(name, value)
-        yield
-
-
-@pytest.fixture(scope="session")
-def baseline(cluster, s3, tmp_path_factory) -> Iterator[Gang]:
-    """The uninterrupted run, in the same image."""
-    assert s3 is None
-    if not cluster.ours:
-        pytest.skip("the comparison needs a folder that all nodes share: only the nodes of our own cluster have one")
-    queue = {
-        "apiVersion": "scheduling.volcano.sh/v1beta1",
-        "kind": "Queue",
-        "metadata": {"name": QUEUE},
-        "spec": {"weight": 1, "reclaimable": False},
-    }
-    cluster.kubectl("apply", "-f", "-", document=queue)
-    name = "rerail-test-baseline"
-    cluster.kubectl("create", "namespace", name, check=False)
-    with supervised(cluster, name, tmp_path_factory.mktemp("baseline")) as gang:
-        gang.start(traced(gang, delay_s=0.0))
-        gang.end()
-        yield gang
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
-
-
-@pytest.fixture
-def gang(cluster, namespace, s3, tmp_path) -> Iterator[Gang]:
-    assert s3 is None
-    with supervised(cluster, namespace, tmp_path) as one:
-        yield one
-
-
-def finished(gang: Gang, baseline: Gang, *, attempts: int = 2) -> Report:
-    """The end of each story: the same training, by certificates and bit by bit, and the report says so."""
-    gang.end()
-    found = gang.compare(baseline)
-    assert found.identical, found.differences
-    report = gang.report()
-    assert report.outcome == "done"
-    assert len(report.attempts) == attempts, gang.said()
-    assert all(certificate.ok for certificate in report.certificates)
-    assert {certificate.attempt for certificate in report.certificates} == {row.n for row in report.attempts}
-    assert all(incident.recovered_s is not None for incident in report.incidents)
-    return report
+from rig.training import BEFORE, MIDDLE, Gang, finished, traced
 
 
 def test_a_killed_pod_moves_the_gang(gang, baseline):

@@ -31,6 +31,9 @@ from rig.access import Cluster
 
 STEPS = 100
 SAVE_EVERY = 10
+MIDDLE = 45
+"""A step at which faults come, and the last commit before it."""
+BEFORE = 40
 RANKS = 4
 DEADLINE_S = 240.0
 QUEUE = "rerail-training"
@@ -201,7 +204,7 @@ class Gang:
                 return state
             over = state is not None and state.phase in ("done", "stopped")
             if over or time.monotonic() > deadline:
-                told = self.cluster.kubectl("get", "vcjobs,podgroups,pods", "-n", self.namespace, "-o", "wide")
+                told = self.cluster.kubectl("get", "vcjob,podgroups,pods", "-n", self.namespace, "-o", "wide")
                 phase = state.phase if state else None
                 raise AssertionError(f"{what}: not so; phase {phase}\n{self.said()}\n{told}")
             time.sleep(0.1)
@@ -221,7 +224,7 @@ class Gang:
         try:
             out, _ = process.communicate(timeout=DEADLINE_S)
         except subprocess.TimeoutExpired:
-            told = self.cluster.kubectl("get", "vcjobs,podgroups,pods", "-n", self.namespace, "-o", "wide")
+            told = self.cluster.kubectl("get", "vcjob,podgroups,pods", "-n", self.namespace, "-o", "wide")
             raise AssertionError(f"the run does not end\n{self.said()}\n{told}") from None
         if process.returncode != expected:
             logs = self.cluster.kubectl(
@@ -292,3 +295,17 @@ def traced(gang: Gang, mounts: Mapping[str, str] | None = None, **more: Any) -> 
 def is_whole(gang: Gang) -> bool:
     """Whether the final commit stands."""
     return final_commit(gang.run) is not None
+
+
+def finished(gang: Gang, baseline: Gang, *, attempts: int = 2) -> Report:
+    """The end of each story: the same training, by certificates and bit by bit, and the report says so."""
+    gang.end()
+    found = gang.compare(baseline)
+    assert found.identical, found.differences
+    report = gang.report()
+    assert report.outcome == "done"
+    assert len(report.attempts) == attempts, gang.said()
+    assert all(certificate.ok for certificate in report.certificates)
+    assert {certificate.attempt for certificate in report.certificates} == {row.n for row in report.attempts}
+    assert all(incident.recovered_s is not None for incident in report.incidents)
+    return report
