@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
-from rerail.plugins.gang.pods import PodMemory, facts_of, held_back, is_ghost
+from rerail.plugins.gang.pods import HELD_BACK, PodMemory, facts_of, held_back, is_ghost
 from rerail.plugins.kube.api import KubeApi
 from rerail.plugins.kube.cache import Cache
 from rerail.plugins.kube.resources import PODS
 from rerail.plugins.volcano import PodGroup, Queue, VolcanoClient, VolcanoJob
 from rerail.plugins.volcano.enums import FINAL_PHASES, JobPhase
 from rerail.plugins.volcano.facts import gang_facts
-from rerail.policies.errors import ForbiddenError, NotFoundError, RerailError
+from rerail.policies.errors import ForbiddenError, NotFoundError, RerailError, TransientError
 from rerail.policies.supervisor.observations import GangView, PodView, StuckView
 from rerail.policies.volcano_verdict import (
     QUEUE_MISSING,
@@ -29,12 +29,13 @@ from rerail.policies.workloads.attempt import GANG_LABEL, RUN_LABEL
 
 Obj = dict[str, Any]
 
-IMAGE_AFTER_S: Final = 60.0
-"""A container that cannot begin (its image, its configuration) for so long waits for a person."""
-
 TIMERS: Final = StuckTimers(stranded_s=30.0, inqueue_s=600.0)
 """A gang that waits its turn looks like one that leaks quota: only a long wait tells them apart."""
 
+_OVER: Final = FINAL_PHASES | {JobPhase.ABORTED}
+"""No pod of these runs; a person may resume an aborted job, and then it is ended once more."""
+
+_GOING: Final = frozenset({JobPhase.TERMINATING, JobPhase.ABORTING, JobPhase.COMPLETING})
 _LIVE: Final = frozenset({"Pending", "Running", "Unknown"})
 _QUEUE_EVERY_S: Final = 5.0
 
@@ -144,13 +145,13 @@ class GangWatch:
         """
         facts, pods = self.facts(gang)
         there = {each.name: self.memory.view(pod, each) for pod, each in pods}
-        over = facts.phase in FINAL_PHASES or (facts.phase == JobPhase.TERMINATING and not there)
+        over = facts.phase in _OVER or (facts.phase in _GOING and not there)
         missing = over or (not facts.found and bool(there))
         views: list[PodView] = []
         for name in expected:
             if name in there:
                 views.append(there[name])
-            elif missing:
+            elif missing or self.memory.knows(name):
                 views.append(self.memory.lost(name))
         verdict = self._verdict(facts)
         unplaced = [name for name in expected if name not in there or not there[name].node]
@@ -168,7 +169,7 @@ class GangWatch:
         facts, pods = self.facts(gang)
         if any(each.phase in _LIVE and not is_ghost(each) for _, each in pods):
             return False
-        return not facts.found or not self.with_jobs or facts.phase in (*FINAL_PHASES, JobPhase.TERMINATING)
+        return not facts.found or not self.with_jobs or facts.phase in _OVER | _GOING
 
     def _of_group(self, gang: str, group: PodGroup | None, pods: list[PodFacts]) -> GangFacts:
         """The facts of a gang without a vcjob: its phase is the group's, and it is over when all its pods are."""
@@ -213,9 +214,9 @@ class GangWatch:
         if not found:
             self._since.pop((gang, "image"), None)
             return None
-        if at_s - self._since.setdefault((gang, "image"), at_s) < IMAGE_AFTER_S:
+        name, (reason, message) = min(found, key=lambda one: HELD_BACK[one[1][0]])
+        if at_s - self._since.setdefault((gang, "image"), at_s) < HELD_BACK[reason]:
             return None
-        name, (reason, message) = found[0]
         return StuckView(
             code="image",
             why=f"the container of pod {name} cannot begin: {reason}: {message}",
@@ -224,7 +225,7 @@ class GangWatch:
         )
 
     def _queue_state(self, name: str) -> str | None:
-        """The queue's state, asked for at most every few seconds; None where nobody may look."""
+        """The queue's state, asked for at most every few seconds; None where nobody may look, or gets an answer."""
         at_s = self.clock()
         known = self._queues.get(name)
         if known is not None and at_s - known[0] < _QUEUE_EVERY_S:
@@ -233,9 +234,9 @@ class GangWatch:
             state: str | None = str(self.client.get(Queue, name).status.state or "Unknown")
         except NotFoundError:
             state = QUEUE_MISSING
-        except ForbiddenError:
+        except (ForbiddenError, TransientError):
             state = None
-        self._queues[name] = (at_s, state)
+        self._queues[name] = (self.clock(), state)
         return state
 
 
@@ -248,6 +249,6 @@ def is_ours(labels: Mapping[str, str], *, run: str, gang: str) -> bool:
     return labels.get(RUN_LABEL) == run and labels.get(GANG_LABEL) == gang
 
 
-def quota_words(error: RerailError) -> str:
+def refusal_words(error: RerailError) -> str:
     """Why a gang is not created yet, for people who look at the run."""
     return f"the API server does not accept the gang yet: {error}"

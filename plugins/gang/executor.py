@@ -82,9 +82,10 @@ class Supervisor:
     _owed: list[MarkNode] = field(default_factory=list)
     _unreachable_since_s: float | None = None
     _unwritten: tuple[int, Decision] | None = None
+    _last_said: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._watch = Watch(self.run, self.backend, self.nodes, self.clock, self.guard)
+        self._watch = Watch(self.run, self.backend, self.nodes, self.clock, self.guard, log=self.log)
 
     def ask_stop(self, reason: str) -> None:
         """Ask for the run's end: the gang is ended with its grace, and the run stops with ``reason``."""
@@ -183,12 +184,18 @@ class Supervisor:
             try:
                 finished = self._do(effect, entry.state)
             except TransientError as error:
-                self.log(f"{effect.do}: {error}; trying again")
+                self._say_once(effect.do, f"{effect.do}: {error}; trying again")
                 finished = False
             if finished:
                 self._performed.add(number)
             elif isinstance(effect, StartAttempt):
                 started = False
+
+    def _say_once(self, about: str, line: str) -> None:
+        """Tell what is tried in every pass, until it reads otherwise."""
+        if self._last_said.get(about) != line:
+            self._last_said[about] = line
+            self.log(line)
 
     def _owe(self) -> None:
         """A newer decision does not take back a mark: what could not be set yet is still tried, each pass."""

@@ -4,14 +4,14 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-from rerail.plugins.gang.cluster import is_ours, quota_words
+from rerail.plugins.gang.cluster import is_ours
 from rerail.plugins.gang.submitted import PORT, ClusterBackend
 from rerail.plugins.kube.api import Obj
 from rerail.plugins.kube.resources import PODS, SERVICES, ResourceType
 from rerail.plugins.volcano import PodGroup
 from rerail.plugins.volcano.check import Problem
 from rerail.policies.documents import Rendezvous
-from rerail.policies.errors import AlreadyExistsError, NotFoundError, QuotaExceededError, RefusedError, TransientError
+from rerail.policies.errors import AlreadyExistsError, NotFoundError, RefusedError, TransientError
 from rerail.policies.supervisor.state import GangSpec, PodShape
 from rerail.policies.workloads.podgroup import GangObjects, layout, render_podgroup, rendezvous_host
 
@@ -41,31 +41,19 @@ class PodGroupBackend(ClusterBackend):
         named = {*seen.groups, *seen.pods} - {""}
         return tuple(name for name in sorted(named) if name in seen.groups or not self.watch.ended(name))
 
-    def submit(self, gang: GangSpec) -> None:
-        """Create the group, the Service and the pods that are missing; see the port.
-
-        Raises:
-            TransientError: A quota, or an object of this name that is being deleted, is in the way now.
-            RefusedError: A name belongs to something else.
-        """
-        if gang.nodes:
-            return
+    def create(self, gang: GangSpec) -> None:
+        """Create the group, the Service and the pods that are missing."""
         objects = self._objects(gang)
-        try:
-            group = self._create(PodGroup.RESOURCE, objects.group, gang.name)
-            owner = {
-                "apiVersion": PodGroup.RESOURCE.api_version,
-                "kind": PodGroup.RESOURCE.kind,
-                "name": gang.name,
-                "uid": group["metadata"]["uid"],
-            }
-            for resource, body in ((SERVICES, objects.service), *((PODS, pod) for pod in objects.pods)):
-                metadata = {**body["metadata"], "ownerReferences": [owner]}
-                self._create(resource, {**body, "metadata": metadata}, gang.name)
-        except QuotaExceededError as error:
-            self.held[gang.name] = quota_words(error)
-            raise
-        self.held.pop(gang.name, None)
+        group = self._create(PodGroup.RESOURCE, objects.group, gang.name)
+        owner = {
+            "apiVersion": PodGroup.RESOURCE.api_version,
+            "kind": PodGroup.RESOURCE.kind,
+            "name": gang.name,
+            "uid": group["metadata"]["uid"],
+        }
+        for resource, body in ((SERVICES, objects.service), *((PODS, pod) for pod in objects.pods)):
+            metadata = {**body["metadata"], "ownerReferences": [owner]}
+            self._create(resource, {**body, "metadata": metadata}, gang.name)
 
     def end(self, gang: str, grace_s: float) -> bool:
         """Go on ending ``gang``: every pod has its deadline, and the group goes when no pod may run any more."""
@@ -94,7 +82,10 @@ class PodGroupBackend(ClusterBackend):
             return api.create(resource, body, namespace=api.namespace)
         except AlreadyExistsError as error:
             name = body["metadata"]["name"]
-            found = api.get(resource, name, namespace=api.namespace)
+            try:
+                found = api.get(resource, name, namespace=api.namespace)
+            except NotFoundError:
+                raise TransientError(f"{resource.full_name} {name!r} went away meanwhile") from error
             metadata = found["metadata"]
             if not is_ours(metadata.get("labels") or {}, run=self.watch.run, gang=gang):
                 raise RefusedError(

@@ -13,18 +13,18 @@ from rerail.policies.volcano_verdict import PodFacts
 Obj = Mapping[str, Any]
 Phase = Literal["pending", "running", "succeeded", "failed", "gone"]
 
-HELD_BACK: Final = frozenset(
-    {
-        "CreateContainerConfigError",
-        "CreateContainerError",
-        "ErrImageNeverPull",
-        "ErrImagePull",
-        "ImagePullBackOff",
-        "InvalidImageName",
-        "RunContainerError",
-    }
-)
-"""Reasons for which a placed container waits and will not begin without a person."""
+HELD_BACK: Final[Mapping[str, float]] = {
+    "CreateContainerConfigError": 60.0,
+    "CreateContainerError": 60.0,
+    "ErrImageNeverPull": 5.0,
+    "ErrImagePull": 60.0,
+    "ImagePullBackOff": 60.0,
+    "InvalidImageName": 5.0,
+    "RunContainerError": 60.0,
+}
+"""Reasons for which a placed container waits, and after how many seconds it counts as one that needs a person."""
+
+_MOST_EXIT_CODE: Final = 255
 
 _PHASES: Final[Mapping[str, Phase]] = {
     "Pending": "pending",
@@ -40,16 +40,18 @@ def farewell_of(pod: Obj) -> dict[str, Any] | None:
         message = ((status.get("state") or {}).get("terminated") or {}).get("message") or ""
         try:
             said = json.loads(message)
-        except ValueError:
+        except (ValueError, RecursionError):  # the second: a thousand brackets
             continue
-        if isinstance(said, dict) and isinstance(said.get("exit_code"), int):
-            return said
+        code = said.get("exit_code") if isinstance(said, dict) else None
+        if type(code) is int and 0 <= code <= _MOST_EXIT_CODE:
+            return dict(said)
     return None
 
 
 def held_back(pod: Obj) -> tuple[str, str] | None:
     """Reason and message of a container that cannot begin; None where all can."""
-    for status in (pod.get("status") or {}).get("containerStatuses") or []:
+    told = pod.get("status") or {}
+    for status in [*(told.get("initContainerStatuses") or []), *(told.get("containerStatuses") or [])]:
         waiting = (status.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in HELD_BACK:
             return str(waiting["reason"]), str(waiting.get("message") or "")
@@ -78,7 +80,7 @@ class PodMemory:
         uid = str((pod.get("metadata") or {}).get("uid") or "")
         before = self._seen.get(facts.name)
         if before is not None and self._uids.get(facts.name) != uid:
-            return before.model_copy(update={"phase": "gone", "exit_code": None, "farewell": False})
+            return self.lost(facts.name)
         said = farewell_of(pod)
         phase: Phase = "gone" if is_ghost(facts) else _PHASES.get(facts.phase, "running")
         stopped = phase in ("succeeded", "failed")
@@ -96,6 +98,10 @@ class PodMemory:
         )
         self._seen[facts.name], self._uids[facts.name] = seen, uid
         return seen
+
+    def knows(self, name: str) -> bool:
+        """Whether this pod was ever seen: where it is not there any more, it is no pod that is still to come."""
+        return name in self._seen
 
     def lost(self, name: str) -> PodView:
         """A pod that ought to be there and is not."""

@@ -5,10 +5,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rerail.plugins.gang.cluster import GangWatch
+from rerail.plugins.gang.cluster import GangWatch, refusal_words
 from rerail.plugins.kube.resources import PODS
 from rerail.plugins.trainer.orders import gang_number
 from rerail.plugins.volcano.check import Problem
+from rerail.policies.errors import ForbiddenError, InvalidObjectError, QuotaExceededError, TransientError
 from rerail.policies.recovery import RecoveryPolicy
 from rerail.policies.supervisor.observations import GangView
 from rerail.policies.supervisor.state import GangSpec, PodShape
@@ -54,14 +55,46 @@ class ClusterBackend(ABC):
         """The objects of a gang, in the order in which they are created."""
 
     @abstractmethod
+    def create(self, gang: GangSpec) -> None:
+        """Create the objects of a gang that are not there, and adopt those that carry our run and gang.
+
+        Raises:
+            TransientError: An object of this name is being deleted.
+            RefusedError: A name belongs to something else.
+        """
+
+    @abstractmethod
     def problems(self, gang: GangSpec) -> tuple[Problem, ...]:
         """What speaks against creating this gang, asked of the API server."""
+
+    def submit(self, gang: GangSpec) -> None:
+        """Create the gang, or adopt it; see the port.
+
+        Raises:
+            TransientError: The API server does not take it now: a quota, a closed queue or another admission, or an
+                object of its name that is being deleted. ``view`` tells it as what the gang waits for.
+            RefusedError: A right is missing, or a name belongs to something else.
+        """
+        if gang.nodes:
+            return
+        try:
+            self.create(gang)
+        except QuotaExceededError as error:
+            self.held[gang.name] = refusal_words(error)
+            raise
+        except (InvalidObjectError, ForbiddenError) as error:
+            if isinstance(error, ForbiddenError) and error.rule:
+                raise
+            # An admission of the cluster. The first attempt was tried before the run was created, so this may pass.
+            self.held[gang.name] = refusal_words(error)
+            raise TransientError(str(error)) from error
+        self.held.pop(gang.name, None)
 
     def view(self, gang: str) -> GangView:
         """Every pod of ``gang``; see the port."""
         seen = self.watch.view(gang, tuple(f"{gang}-{pod.suffix}" for pod in self.shape))
         held = self.held.get(gang)
-        return seen.model_copy(update={"waits": held, "absent": False}) if held and seen.absent else seen
+        return seen.model_copy(update={"waits": held, "absent": False}) if held else seen
 
     def attempt(self, gang: GangSpec) -> AttemptGang:
         """What recovery adds to the workload for this gang."""

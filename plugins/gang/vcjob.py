@@ -1,25 +1,30 @@
 """Gangs as Volcano jobs: one vcjob per attempt, made from the user's own manifest, ended by an order and a deadline."""
 
 import secrets
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from rerail.plugins.gang.cluster import is_ours, quota_words
+from rerail.plugins.gang.cluster import is_ours
 from rerail.plugins.gang.submitted import PORT, ClusterBackend
 from rerail.plugins.volcano import JobAction, JobPhase, VolcanoJob
 from rerail.plugins.volcano.check import Problem
 from rerail.plugins.volcano.enums import FINAL_PHASES
 from rerail.policies.documents import Rendezvous
-from rerail.policies.errors import AlreadyExistsError, QuotaExceededError, RefusedError, TransientError
+from rerail.policies.errors import AlreadyExistsError, NotFoundError, RefusedError, TransientError
 from rerail.policies.supervisor.state import GangSpec, PodShape
 from rerail.policies.workloads.vcjob import layout, render_vcjob, rendezvous_host
 
-_ENDING = (JobPhase.TERMINATING, JobPhase.ABORTING, JobPhase.COMPLETING)
+ORDER_AGAIN_S: Final = 10.0
+"""An order that moved nothing for so long is given again: a job that is Restarting swallows it."""
+
+_ENDING: Final = (JobPhase.TERMINATING, JobPhase.ABORTING, JobPhase.ABORTED, JobPhase.COMPLETING)
 
 
 @dataclass(slots=True)
 class VcjobBackend(ClusterBackend):
     """The port ``GangBackend`` on vcjobs."""
+
+    _ordered: dict[str, float] = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[PodShape, ...]:
@@ -40,23 +45,16 @@ class VcjobBackend(ClusterBackend):
         seen = self.watch.snapshot()
         return tuple(name for name in sorted({*seen.jobs, *seen.pods} - {""}) if not self.watch.ended(name))
 
-    def submit(self, gang: GangSpec) -> None:
-        """Create the job, or adopt the one that carries our run and gang; see the port.
-
-        Raises:
-            TransientError: A quota, or an object of this name that is being deleted, is in the way now.
-            RefusedError: The name belongs to something else.
-        """
-        if gang.nodes:
-            return
+    def create(self, gang: GangSpec) -> None:
+        """Create the job, or adopt the one that carries our run and gang."""
         client = self.watch.client
         try:
             client.create(VolcanoJob.from_dict(self.render(gang)[0]))
-        except QuotaExceededError as error:
-            self.held[gang.name] = quota_words(error)
-            raise
         except AlreadyExistsError as error:
-            found = client.get(VolcanoJob, gang.name)
+            try:
+                found = client.get(VolcanoJob, gang.name)
+            except NotFoundError:
+                raise TransientError(f"vcjob {gang.name!r} went away meanwhile") from error
             if not is_ours(found.metadata.labels, run=self.watch.run, gang=gang.name):
                 raise RefusedError(
                     f"vcjob {gang.name!r} exists and is not a gang of run {self.watch.run!r}: choose another run name, "
@@ -64,15 +62,22 @@ class VcjobBackend(ClusterBackend):
                 ) from error
             if found.deleting:
                 raise TransientError(f"vcjob {gang.name!r} is being deleted; its name is not free yet") from error
-        self.held.pop(gang.name, None)
 
     def end(self, gang: str, grace_s: float) -> bool:
         """Go on ending ``gang``: the controller is told, so that nothing comes back, and every pod has its deadline."""
         job = self.watch.snapshot().jobs.get(gang)
         if job is not None and not job.deleting and job.phase not in (*FINAL_PHASES, *_ENDING):
-            self.watch.client.order(job, JobAction.TERMINATE_JOB, reason="the attempt is over")
+            self._order(job)
         self.delete_pods(gang, grace_s)
         return self.watch.ended(gang)
+
+    def _order(self, job: VolcanoJob) -> None:
+        """Tell the controller to end a job: once, and again where it moves nothing."""
+        at_s = self.watch.clock()
+        before_s = self._ordered.get(job.uid)
+        if before_s is None or at_s - before_s >= ORDER_AGAIN_S:
+            self.watch.client.order(job, JobAction.TERMINATE_JOB, reason="the attempt is over")
+            self._ordered[job.uid] = at_s
 
     def rendezvous(self, gang: GangSpec) -> Rendezvous:
         """The pod of rank 0, by its name of the headless Service that the plugin ``svc`` makes, and a fresh id."""

@@ -1,5 +1,6 @@
 """One pass of looking at a run: everything that ``advance`` may know, from the store, the backend and the nodes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rerail.plugins.checkpoint.attempts import read_start
@@ -36,6 +37,7 @@ class Watch:
         blocked: Why the start of the state's attempt could not be written, as the executor met it.
         guard: Bounds restarts and fenced nodes of all runs together; None where nothing is shared.
         stop_asked: A person asked for the run's end, with the reason; empty otherwise.
+        log: Takes one line where the backend ceases to answer, and one where it answers again.
     """
 
     run: RunStore
@@ -45,6 +47,8 @@ class Watch:
     guard: Guard | None = None
     blocked: Blocked | None = None
     stop_asked: str = ""
+    log: Callable[[str], None] = lambda _line: None
+    _unseen: bool = False
     _starts: dict[int, Start] = field(default_factory=dict)
     _reports: dict[int, _Reports] = field(default_factory=dict)
     _commits: dict[str, CommitView] = field(default_factory=dict)
@@ -122,8 +126,14 @@ class Watch:
             return None
         try:
             seen = self.backend.view(state.gang.name)
-        except TransientError:
+        except TransientError as error:
+            if not self._unseen:
+                self.log(f"gang {state.gang.name} cannot be seen now, and is left as it is: {error}")
+            self._unseen = True
             return None
+        if self._unseen:
+            self.log(f"gang {state.gang.name} is seen again")
+        self._unseen = False
         if not seen.waits:
             self._waits_since = None
         elif self._waits_since is None or self._waits_since[0] != seen.name:

@@ -317,13 +317,21 @@ class KubeApi:
         )
 
     def may(
-        self, verb: str, resource: ResourceType, *, namespace: str | None = None, subresource: str | None = None
+        self,
+        verb: str,
+        resource: ResourceType,
+        *,
+        namespace: str | None = None,
+        name: str | None = None,
+        subresource: str | None = None,
     ) -> bool:
-        """Whether the access rules allow us ``verb`` there, by the API server's own word."""
+        """Whether the access rules allow us ``verb`` there (on the object ``name``), by the API server's own word."""
         attributes = {"verb": verb, "group": resource.group, "version": resource.version, "resource": resource.plural}
         place = self.place(resource, namespace)
         if place:
             attributes["namespace"] = place
+        if name:
+            attributes["name"] = name
         if subresource:
             attributes["subresource"] = subresource
         body: Obj = {

@@ -34,7 +34,7 @@ class Problem:
 
     def __str__(self) -> str:
         """For people."""
-        return f"{self.severity}: {self.field}: {self.message}"
+        return ": ".join(filter(None, (self.severity, self.field, self.message)))
 
 
 def effective_max_retry(value: int | None) -> int:

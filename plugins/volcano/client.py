@@ -433,6 +433,8 @@ class VolcanoClient:
                 raise
             except AlreadyExistsError as error:
                 problems.append(Problem("error", "metadata.name", str(error)))
+            except TransientError as error:  # a quota: it may pass
+                problems.append(Problem("warning", "", str(error)))
             except RerailError as error:
                 problems.append(Problem("error", "", str(error)))
         return tuple(problems)

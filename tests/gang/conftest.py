@@ -1,5 +1,11 @@
-"""Gangs of real processes: a backend on a fresh store, and a tiny trainer that commits as the training client does."""
+"""Gangs of real processes: a backend on a fresh store, and a tiny trainer that commits as the training client does.
 
+rig           a backend of a cluster, vcjobs and PodGroups in turn, on the fake API server: support/cluster_rig.py
+vcjob         the same, vcjobs only
+make_rig      factory: make_rig(kind) -> Rig on ``cluster_api``
+"""
+
+import importlib.util
 import json
 import os
 import secrets
@@ -8,8 +14,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -255,3 +264,38 @@ def _wait_for() -> Callable[..., object]:
 @pytest.fixture(name="gang_of")
 def _gang_of() -> Callable[..., GangSpec]:
     return gang_of
+
+
+def _cluster_rig() -> ModuleType:
+    name = "rerail_test_cluster_rig"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("support") / "cluster_rig.py")
+        assert spec
+        assert spec.loader
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+@pytest.fixture
+def cluster_api() -> Iterator[Any]:
+    api, stop = _cluster_rig().load().serve()
+    api.put("queues", {"metadata": {"name": "training"}, "spec": {}, "status": {"state": "Open"}})
+    yield api
+    stop()
+
+
+@pytest.fixture
+def make_rig(cluster_api: Any, tmp_path: Path) -> Iterator[Callable[[str], Any]]:
+    with ExitStack() as held:
+        yield lambda kind: held.enter_context(_cluster_rig().rigged(kind, cluster_api, tmp_path))
+
+
+@pytest.fixture(params=["vcjob", "podgroup"])
+def rig(request: pytest.FixtureRequest, make_rig: Callable[[str], Any]) -> Any:
+    return make_rig(request.param)
+
+
+@pytest.fixture
+def vcjob(make_rig: Callable[[str], Any]) -> Any:
+    return make_rig("vcjob")

@@ -1,0 +1,278 @@
+"""Vcjob and PodGroup backends on a fake API server: how gangs are submitted and ended."""
+
+import time
+from contextlib import nullcontext
+
+import pytest
+
+from rerail.policies.errors import (
+    ClusterUnreachableError,
+    ForbiddenError,
+    QuotaExceededError,
+    RefusedError,
+    TransientError,
+)
+
+TEAM = "team"
+GANG = "run-a1"
+
+
+# Submission.
+
+
+def test_a_gang_is_submitted_once_however_often_it_is_asked(rig, make_rig):
+    assert rig.view().absent
+    rig.submit()
+    second = make_rig(rig.kind).backend
+    made = {plural: rig.api.find(plural) for plural in (rig.plural, "services", "pods")}
+    rig.backend.submit(rig.spec)
+    second.submit(rig.spec)
+    assert {plural: rig.api.find(plural) for plural in made} == made
+    assert len(made[rig.plural]) == 1
+    labels = made[rig.plural][0]["metadata"]["labels"]
+    assert (labels["rerail.dev/run"], labels["rerail.dev/gang"], labels["rerail.dev/attempt"]) == ("run", GANG, "1")
+    if rig.kind == "podgroup":
+        owners = [one["metadata"]["ownerReferences"][0]["uid"] for one in (*made["services"], *made["pods"])]
+        assert owners == [made["podgroups"][0]["metadata"]["uid"]] * 3
+
+
+def test_an_object_of_our_run_and_gang_is_adopted_though_it_was_rendered_otherwise(rig, make_rig):
+    second = make_rig(rig.kind).backend
+    second.priority_class = "high"
+    second.submit(rig.spec)
+    rig.backend.submit(rig.spec)
+    (found,) = rig.api.find(rig.plural)
+    assert found["spec"]["priorityClassName"] == "high"
+
+
+def test_a_pod_that_ended_is_adopted_and_not_made_again(rig):
+    rig.run()
+    rig.pod(rig.names[0], "Succeeded")
+    before = {one["metadata"]["uid"] for one in rig.api.find("pods")}
+    rig.backend.submit(rig.spec)
+    assert {one["metadata"]["uid"] for one in rig.api.find("pods")} == before
+
+
+@pytest.mark.parametrize("labels", [{}, {"rerail.dev/run": "other", "rerail.dev/gang": GANG}])
+def test_a_name_that_belongs_to_something_else_is_refused(rig, labels):
+    rig.api.put(rig.plural, {"metadata": {"name": GANG, "namespace": TEAM, "labels": labels}, "spec": {}})
+    with pytest.raises(RefusedError, match=r"'run-a1' exists.*choose another run name, or delete"):
+        rig.backend.submit(rig.spec)
+
+
+def test_a_name_that_is_going_away_is_waited_for(rig):
+    rig.submit()
+    rig.api.change(rig.plural, TEAM, GANG, lambda one: one["metadata"].update(deletionTimestamp=rig.stamp(30)))
+    with pytest.raises(TransientError, match="is being deleted"):
+        rig.backend.submit(rig.spec)
+
+
+def test_an_object_that_goes_between_two_requests_is_tried_again(rig):
+    rig.api.fail("POST", f"/{rig.plural}", 409, times=99, body=rig.refusal(409, "there", "AlreadyExists"))
+    with pytest.raises((TransientError, RefusedError)) as caught:
+        rig.backend.submit(rig.spec)
+    assert isinstance(caught.value, TransientError), caught.value
+
+
+def test_a_gang_that_a_scheduler_placed_is_never_created_again(rig):
+    placed = tuple(pod.model_copy(update={"node": "n1"}) for pod in rig.spec.pods)
+    rig.backend.submit(rig.spec.model_copy(update={"pods": placed}))
+    assert not rig.api.find(rig.plural)
+    assert rig.api.asked("POST", "/") == 0
+    assert rig.view().absent
+
+
+QUOTA = "forbidden: exceeded quota: small, requested: pods=1, used: pods=4, limited: pods=4"
+
+
+def test_a_quota_is_waited_for_with_its_reason(rig):
+    about = rig.plural if rig.kind == "vcjob" else "pods"
+    for _ in range(2):
+        rig.api.fail("POST", f"/{about}", 403, body=rig.refusal(403, f'{about} "x" is {QUOTA}', "Forbidden"))
+        with pytest.raises(QuotaExceededError, match="exceeded quota: small"):
+            rig.backend.submit(rig.spec)
+        seen = rig.view()
+        assert "exceeded quota: small" in seen.waits
+        assert not seen.absent
+    rig.submit()
+    assert "quota" not in rig.view().waits
+    assert len(rig.api.find(rig.plural)) == 1
+
+
+DENIED = 'admission webhook "validatejob.volcano.sh" denied the request: queue `training` status is `Closed`'
+
+
+@pytest.mark.parametrize("code", [400, 403])
+def test_an_admission_that_refuses_now_is_waited_for_with_its_reason(rig, code):
+    rig.api.fail("POST", f"/{rig.plural}", code, body=rig.refusal(code, DENIED))
+    with pytest.raises(TransientError, match="status is `Closed`"):
+        rig.backend.submit(rig.spec)
+    assert "status is `Closed`" in rig.view().waits
+    rig.submit()
+    assert "Closed" not in rig.view().waits
+
+
+def test_a_missing_right_is_no_reason_to_wait(rig):
+    rig.api.deny("create", rig.plural)
+    with pytest.raises(ForbiddenError) as caught:
+        rig.backend.submit(rig.spec)
+    assert caught.value.rule is not None
+    assert f'resources: ["{rig.plural}"]' in caught.value.rule
+
+
+def test_an_old_volcano_is_named_when_it_lacks_a_field(rig):
+    assert rig.backend.problems(rig.spec) == () or all(
+        one.severity == "warning" for one in rig.backend.problems(rig.spec)
+    )
+    message = 'PodGroup in version "v1beta1" cannot be handled: strict decoding error: unknown field "spec.new"'
+    rig.api.fail("POST", f"/{rig.plural}", 400, body=rig.refusal(400, message))
+    (error,) = (one for one in rig.backend.problems(rig.spec) if one.severity == "error")
+    assert "too old to know the field" in str(error)
+    assert "spec.new" in str(error)
+
+
+# The end.
+
+
+def test_a_gang_is_ended_by_one_order_and_one_deadline(rig):
+    rig.run()
+    for _ in range(3):
+        assert not rig.backend.end(GANG, 10.0)
+        rig.until(
+            lambda: all("deletionTimestamp" in pod["metadata"] for pod in rig.backend.watch.snapshot().pods[GANG])
+        )
+    assert rig.deadlines() == [10]
+    assert rig.api.asked("POST", "/commands") == (1 if rig.kind == "vcjob" else 0)
+    assert not rig.backend.end(GANG, 30.0)
+    assert rig.deadlines() == [10], "a deadline is not put off"
+    assert not rig.backend.end(GANG, 0.0)
+    assert rig.deadlines() == [10, 1], "never 0: that frees the name and not the device"
+    rig.until(lambda: rig.pods()[0]["metadata"]["deletionGracePeriodSeconds"] == 1)
+    assert rig.backend.gangs("run") == (GANG,)
+
+    for name in rig.names:
+        rig.api.remove("pods", TEAM, name)
+    rig.phase("Terminated")
+    rig.until(lambda: rig.backend.end(GANG, 1.0))
+    rig.until(lambda: rig.backend.gangs("run") == ())
+    assert rig.deadlines() == [10, 1]
+    assert len(rig.api.find("podgroups")) == (1 if rig.kind == "vcjob" else 0)
+
+
+def test_the_order_is_given_again_only_where_it_moved_nothing(vcjob):
+    vcjob.run()
+    vcjob.backend.end(GANG, 5.0)
+    (command,) = vcjob.api.find("commands")
+    assert command["action"] == "TerminateJob"
+    assert command["target"]["uid"] == vcjob.api.find("jobs")[0]["metadata"]["uid"]
+    vcjob.api.remove("commands", TEAM, command["metadata"]["name"])
+    vcjob.phase("Restarting")
+    vcjob.until(lambda: vcjob.backend.watch.snapshot().jobs[GANG].phase == "Restarting")
+    vcjob.clock.at_s += 9.0
+    vcjob.backend.end(GANG, 5.0)
+    assert not vcjob.api.find("commands")
+    vcjob.clock.at_s += 1.0
+    vcjob.backend.end(GANG, 5.0)
+    assert len(vcjob.api.find("commands")) == 1
+
+
+@pytest.mark.parametrize("phase", ["Terminating", "Aborting", "Aborted", "Completing", "Completed", "Failed"])
+def test_a_job_that_goes_or_is_gone_takes_no_order_and_holds_up_nothing(vcjob, phase):
+    vcjob.submit()
+    vcjob.phase(phase)
+    vcjob.until(lambda: vcjob.backend.watch.snapshot().jobs[GANG].phase == phase)
+    assert vcjob.backend.end(GANG, 5.0)
+    assert vcjob.backend.gangs("run") == ()
+    assert vcjob.api.asked("POST", "/commands") == 0
+
+
+def test_pods_that_lie_on_a_silent_node_hold_up_nothing(rig):
+    rig.run()
+    rig.ready["n2"] = False
+    rig.backend.end(GANG, 5.0)
+    rig.api.remove("pods", TEAM, rig.names[0])
+    rig.phase("Terminating")
+    rig.until(lambda: rig.backend.end(GANG, 5.0))
+    assert [pod.phase for pod in rig.view().pods] == ["gone", "gone"]
+    rig.ready["n2"] = True
+    assert not rig.backend.end(GANG, 5.0), "it reports again: its processes may live"
+
+
+def test_a_live_pod_on_a_silent_node_is_not_gone_before_it_was_told_to_go(rig):
+    rig.run()
+    rig.ready["n2"] = False
+    assert [(pod.phase, pod.node_ready) for pod in rig.view().pods] == [("running", None), ("running", False)]
+
+
+def test_pods_without_their_object_are_ended_too(rig):
+    rig.run()
+    for one in rig.api.find(rig.plural):
+        rig.api.remove(rig.plural, TEAM, one["metadata"]["name"])
+    rig.until(lambda: not rig.backend.watch.snapshot().jobs and not rig.backend.end(GANG, 3.0))
+    assert rig.deadlines()[-1] == 3
+    assert GANG in rig.backend.gangs("run")
+    for name in rig.names:
+        rig.api.remove("pods", TEAM, name)
+    rig.until(lambda: rig.backend.end(GANG, 3.0))
+
+
+def test_what_belongs_to_other_runs_is_neither_seen_nor_ended(rig):
+    rig.run()
+    labels = {"rerail.dev/run": "other", "rerail.dev/gang": "other-a1"}
+    other = {"metadata": {"name": "other-a1-0", "namespace": TEAM, "labels": labels}, "spec": {"nodeName": "n1"}}
+    rig.api.put("pods", {**other, "status": {"phase": "Running"}})
+    assert rig.backend.gangs("run") == (GANG,)
+    rig.backend.end(GANG, 1.0)
+    found = {pod["metadata"]["name"]: pod["metadata"] for pod in rig.api.find("pods")}
+    assert "deletionTimestamp" not in found["other-a1-0"]
+
+
+# An API server that does not answer.
+
+
+@pytest.mark.parametrize("code", [429, 500, 0])
+def test_a_short_outage_is_survived_and_a_long_one_is_told_in_time(rig, code):
+    rig.api.fail("POST", f"/{rig.plural}", code, times=1)
+    if code == 429:
+        rig.backend.submit(rig.spec)  # surely not carried out: tried again within the call
+    else:
+        # Of a vcjob the client itself finds out whether it was created.
+        with pytest.raises(ClusterUnreachableError) if rig.kind == "podgroup" else nullcontext():
+            rig.backend.submit(rig.spec)
+        rig.backend.submit(rig.spec)
+    assert len(rig.api.find(rig.plural)) == 1
+    rig.api.fail("DELETE", "/pods", 503, times=99)
+    for name in rig.names:
+        rig.pod(name)
+    rig.until(lambda: rig.view().pods)
+    begun = time.monotonic()
+    with pytest.raises(ClusterUnreachableError):
+        rig.backend.end(GANG, 5.0)
+    assert time.monotonic() - begun < 5.0
+    rig.api.faults.clear()
+    assert not rig.backend.end(GANG, 5.0)
+    assert all("deletionTimestamp" in pod["metadata"] for pod in rig.api.find("pods"))
+
+
+def test_a_server_that_hangs_is_given_up(rig):
+    rig.api.hang("POST", f"/{rig.plural}", times=9)
+    begun = time.monotonic()
+    with pytest.raises(ClusterUnreachableError):
+        rig.backend.submit(rig.spec)
+    assert time.monotonic() - begun < 10.0
+    rig.api.faults.clear()
+    rig.submit()
+
+
+def test_lost_history_is_listed_again(rig):
+    rig.run()
+    rig.api.compact()
+    rig.api.end_streams()
+    rig.pod(rig.names[0], "Failed", containerStatuses=[rig.ended(1)])
+    rig.wait_phase(0, "failed")
+
+
+def test_without_the_right_to_watch_the_rule_is_named(cluster_api, make_rig):
+    cluster_api.deny("list", "pods")
+    with pytest.raises(ForbiddenError, match=r'resources: \["pods"\]'):
+        make_rig("vcjob").view()
