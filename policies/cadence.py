@@ -7,7 +7,7 @@ job. The time that a restart takes scales the total loss but does not move the o
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from rerail.policies.errors import UsageError
 
@@ -35,8 +35,7 @@ def daly_s(cost_s: float, mtbf_s: float) -> float:
     return young_s(cost_s, mtbf_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - cost_s
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """What is known at the end of a step.
 
     Attributes:

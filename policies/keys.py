@@ -5,8 +5,7 @@ short LIST gives the newest attempt first, and its seal and start before its com
 """
 
 import re
-from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 from rerail.policies.errors import UsageError
 
@@ -120,8 +119,7 @@ def ledger_number(key: str) -> int:
     return LEDGER_LIMIT - 1 - int(key.removeprefix(LEDGER).removesuffix(".json"))
 
 
-@dataclass(frozen=True, slots=True)
-class CommitKey:
+class CommitKey(NamedTuple):
     """What a key below ``commits/`` says by its name alone."""
 
     attempt: int
@@ -140,8 +138,7 @@ def parse_commit(key: str) -> CommitKey | None:
     return CommitKey(attempt, "seal" if found[2] else "start", None)
 
 
-@dataclass(frozen=True, slots=True)
-class MarkKey:
+class MarkKey(NamedTuple):
     """What a key below ``marks/`` says by its name alone."""
 
     attempt: int
@@ -158,8 +155,7 @@ def parse_mark(key: str) -> MarkKey | None:
     return MarkKey(ATTEMPT_LIMIT - 1 - int(found[1]), STEP_LIMIT - 1 - int(found[2]), kind)
 
 
-@dataclass(frozen=True, slots=True)
-class FolderKey:
+class FolderKey(NamedTuple):
     """The save that wrote a file below ``shards/``."""
 
     attempt: int

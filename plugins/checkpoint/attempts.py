@@ -6,7 +6,7 @@ commits (tests/checkpoint/test_interleavings.py shows it).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rerail.plugins.checkpoint.listing import Commits
 from rerail.plugins.checkpoint.notes import mark_commit
@@ -40,8 +40,7 @@ _GLANCE = 8
 """Keys of a short look at ``commits/``: the newest seal and start are the first two but for half-opened attempts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
+class Opening(NamedTuple):
     """The newest attempts that were sealed and started; None: no attempt yet."""
 
     sealed: int | None

@@ -7,7 +7,7 @@ from rerail.policies.errors import UsageError
 STANDARD_HEADER = "If-None-Match"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Dialect:
     """One vendor's way.
 

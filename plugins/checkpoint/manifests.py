@@ -1,6 +1,6 @@
 """Reading commits back: manifests by key, files with their digests compared. Nothing unverified leaves here."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rerail.plugins.checkpoint.store import RunStore
 from rerail.policies import keys
@@ -10,8 +10,7 @@ from rerail.policies.manifest import FileEntry, Manifest
 from rerail.policies.resolving import disagreement, require_known_algorithm
 
 
-@dataclass(frozen=True, slots=True)
-class StoredManifest:
+class StoredManifest(NamedTuple):
     """A manifest that agrees with its place, and the name that a start gives it."""
 
     manifest: Manifest

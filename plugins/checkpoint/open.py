@@ -6,7 +6,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from rerail.plugins.checkpoint.names import check_prefix
-from rerail.plugins.checkpoint.posix import PosixStore, make_root
 from rerail.plugins.checkpoint.store import RunStore, Store
 from rerail.policies.errors import NotFoundError, RefusedError, UsageError
 from rerail.policies.keys import check_run_name
@@ -60,6 +59,8 @@ def _open_folder(url: str, host: str, path: str, *, create: bool) -> Store:
         raise UsageError(f"store address {url!r} is not absolute; three slashes come before the folder: {_FORMS}")
     if "\0" in path:
         raise UsageError(f"store address {url!r} holds a zero character; {_FORMS}")
+    from rerail.plugins.checkpoint.posix import PosixStore, make_root
+
     root = Path(path)
     if create:
         make_root(root)

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pydantic import JsonValue
 
@@ -18,8 +18,7 @@ _SIDE_BY_SIDE_BYTES = 16 << 20
 """Below this many bytes in all, threads cost more than they save."""
 
 
-@dataclass(frozen=True, slots=True)
-class Blob:
+class Blob(NamedTuple):
     """One file to save.
 
     Attributes:

@@ -7,6 +7,7 @@ everything else that keeps a commit from being used blocks, because an older one
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rerail.plugins.checkpoint.listing import Commits, Marks, RequestMeter
 from rerail.plugins.checkpoint.manifests import StoredManifest, load_manifest
@@ -134,13 +135,12 @@ def resolve_below(
     return _blocked(run, reason, ways_out, tuple(skipped))
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Candidate(NamedTuple):
     attempt: int
     step: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Search:
     run: RunStore
     commits: Commits

@@ -312,7 +312,7 @@ class S3Store:
             self._bucket.call("DeleteObject", key, lambda s3: s3.delete_object(Bucket=name, Key=key))
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class _Bucket:
     """Requests to one bucket: the client, retries, and what the answers mean. Shared by all views of a store."""
 

@@ -6,7 +6,7 @@ what is there. Shard files are large, live under a fresh save id, and are writte
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 Buffer = bytes | bytearray | memoryview
 
@@ -16,8 +16,7 @@ class Created:
     """The document is ours and durable."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exists:
+class Exists(NamedTuple):
     """Somebody else's document stands at the key.
 
     Attributes:
@@ -27,16 +26,14 @@ class Exists:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One key of a listing."""
 
     key: str
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(NamedTuple):
     """One listing request's answer.
 
     Attributes:
@@ -48,8 +45,7 @@ class Page:
     next_after: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Uploaded:
+class Uploaded(NamedTuple):
     """What an upload stored, measured on the way."""
 
     size: int
@@ -137,7 +133,7 @@ def all_entries(store: Store, prefix: str) -> Iterator[Entry]:
         after = page.next_after
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RunStore:
     """The two roots of one run, already below its name.
 

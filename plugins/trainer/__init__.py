@@ -1,4 +1,9 @@
-"""What runs inside the training process: the client of a training script, and launch. Needs pydantic and boto3 only."""
+"""What runs inside the training process: the client of a training script, and launch. Needs pydantic and boto3 only.
+
+Its import is paid by every rank (``tests/bench`` holds it against pydantic and boto3). So here and in ``checkpoint``
+small records are named tuples, which take an eighth of a frozen dataclass's time to define, and what is compared by
+identity defines no ``__eq__``.
+"""
 
 from rerail.plugins.trainer.agree import Agreement, Group, KeyValueAgreement, KeyValueGroup, Solo, Wish
 from rerail.plugins.trainer.checkpointer import Checkpointer

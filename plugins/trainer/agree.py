@@ -59,7 +59,7 @@ class Agreement(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Solo:
     """The group of a single process."""
 

@@ -3,12 +3,10 @@
 A process that has no numpy array in its state never loads numpy here, and the same for torch.
 """
 
-import ctypes
 import importlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rerail.policies.errors import UsageError
 
@@ -39,8 +37,7 @@ def item_size(dtype: str) -> int:
     return _SIZES.get(dtype) or int(dtype[1:]) // 8
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(NamedTuple):
     """One array of a state, not yet copied.
 
     Attributes:
@@ -122,6 +119,8 @@ def _torch_leaf(torch: Any, tensor: Any, where: str) -> Leaf:
         if not size:
             return memoryview(b"")
         host = tensor.resolve_conj().cpu().contiguous() if tensor.is_complex() else tensor.cpu().contiguous()
+        import ctypes
+
         # The array type keeps no reference to the tensor, so the tensor is hung onto it.
         block: Any = type("TensorBytes", (ctypes.c_ubyte * size,), {"_type_": ctypes.c_ubyte, "_length_": size})
         data = block.from_address(host.data_ptr())

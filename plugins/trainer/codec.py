@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import JsonValue
 
@@ -32,8 +32,7 @@ _EXACT_INTEGER = 2**53
 _HEADER_LIMIT = 100_000_000  # as the safetensors library has it
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(NamedTuple):
     """A part's state, described but not copied.
 
     Attributes:

@@ -1,6 +1,5 @@
 """What the process is told (``RERAIL_*``, ``RANK`` ...) and what exactness rests on (versions, BLAS, CPU, GPU)."""
 
-import ctypes
 import os
 import platform
 import sys
@@ -164,6 +163,8 @@ def _numpy_blas(numpy: Any) -> dict[str, str]:
 
 def _openblas_kernel(numpy: Any) -> str:
     """The kernel that OpenBLAS chose for this CPU: two machines with different ones give different sums."""
+    import ctypes
+
     for library in sorted(Path(numpy.__file__).parent.parent.glob("numpy.libs/*openblas*")):
         handle = ctypes.CDLL(str(library))  # loaded already; this only finds it
         for name in ("scipy_openblas_get_corename64_", "scipy_openblas_get_corename", "openblas_get_corename"):

@@ -26,7 +26,7 @@ _NAMED_PLACES = 3
 _READ_AHEAD = 2
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RankLoad:
     """What one rank found while it loaded; travels to rank 0 as JSON.
 
@@ -80,7 +80,7 @@ class RankLoad:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Loader:
     """Loads one rank's state from a manifest.
 

@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from types import TracebackType
 from typing import Any
 
@@ -104,6 +103,8 @@ class Progress:
     @property
     def step_time_s(self) -> float | None:
         """Median seconds of recent steps."""
+        from statistics import median
+
         return median(self._step_times) if self._step_times else None
 
     def heartbeat(self, *, run: str, attempt: int, writer: str) -> Heartbeat:

@@ -2,14 +2,14 @@
 
 import threading
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rerail.plugins.trainer.agree import Wish
 
 _State = Literal["waiting", "saving", "answered", "missed"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Asked:
     """One request that was seen.
 
@@ -33,8 +33,7 @@ class Asked:
         return self.seen_s + self.within_s
 
 
-@dataclass(frozen=True, slots=True)
-class Miss:
+class Miss(NamedTuple):
     """A request whose deadline passed without a commit.
 
     Attributes:
@@ -48,7 +47,7 @@ class Miss:
     waited_s: float
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RequestBook:
     """All requests that this process saw. Safe to use from the poller and the training thread.
 

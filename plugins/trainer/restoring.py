@@ -32,7 +32,7 @@ from rerail.policies.manifest import CertificateRef, Manifest
 log = logging.getLogger("rerail.trainer")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Restored:
     """What training goes on from.
 

@@ -29,7 +29,7 @@ _FENCED = (CommitFencedError, CommitExistsError, SupersededError)
 _IN_A_ROW = 2
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Saves:
     """Begins saves and learns what became of them.
 

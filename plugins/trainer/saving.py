@@ -9,7 +9,7 @@ import mmap
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import JsonValue
 
@@ -60,8 +60,7 @@ class Buffers:
         return encoded.copy_into(memoryview(held))
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """What a commit says besides the state, as of the snapshot.
 
     Attributes:
@@ -83,8 +82,7 @@ class Facts:
     seed: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Frozen:
+class Frozen(NamedTuple):
     """The state of one rank at one boundary, ready to be written by any thread."""
 
     facts: Facts
@@ -135,7 +133,7 @@ def freeze(
     return Frozen(facts, save_id, tuple(blobs), values, state.absent if rank == 0 else {}, snapshot)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Saver:
     """Writes frozen states of one attempt.
 

@@ -29,7 +29,7 @@ State = Stateful | tuple[Callable[[], Any], Callable[[Any], Any]] | dict[str, An
 """An object, a pair (get, set) of callables, or a dict whose arrays are changed in place."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Handle:
     """One part of the state.
 
@@ -48,7 +48,7 @@ class Handle:
     reseed: Callable[[int], Any] | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TrainingState:
     """All parts of the state of one process.
 
