@@ -17,6 +17,7 @@ from rerail.plugins.gang.executor import Supervisor
 from rerail.plugins.gang.podgroup import PodGroupBackend
 from rerail.plugins.gang.pods import PodMemory
 from rerail.plugins.gang.vcjob import VcjobBackend
+from rerail.plugins.gang.volumes import Volumes
 from rerail.plugins.nodes.kube import KubeNodes
 from rerail.plugins.nodes.kube_guard import KubeGuard
 from rerail.plugins.volcano import VolcanoClient
@@ -88,6 +89,7 @@ def run(asked: Asked, output: Output, *, dry_run: bool) -> None:
         policy = RecoveryPolicy.from_mapping(dict(doc.policy), f"run.json of run {run_name!r}")
         nodes = held.enter_context(_nodes(workload, client, progress))
         backend = _backend(asked, workload, store, policy, client, nodes=nodes)
+        backend.volumes = Volumes(client.api, workload.claims, nodes.ready, progress.line)
         held.enter_context(backend.watch)
         supervisor = Supervisor(
             opened,

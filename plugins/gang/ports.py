@@ -1,7 +1,7 @@
 """What the executor needs from the world around a run; local processes, vcjobs and PodGroups implement it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -45,6 +45,19 @@ class GangBackend(Protocol):
 
     def rendezvous(self, gang: GangSpec) -> Rendezvous:
         """Where the ranks of the next start of ``gang`` meet, with a fresh id."""
+        ...
+
+
+@runtime_checkable
+class HoldsVolumes(Protocol):
+    """What a backend may have besides: volumes that a lost node can keep from the next gang."""
+
+    def why_hold(self, excluded: Collection[str]) -> str:
+        """Why the next gang, which keeps away from the nodes ``excluded``, should not be opened yet; empty if it may.
+
+        Raises:
+            TransientError: No answer, and that means hold.
+        """
         ...
 
 

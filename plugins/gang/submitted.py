@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rerail.plugins.gang.cluster import GangWatch, refusal_words
+from rerail.plugins.gang.volumes import Volumes
 from rerail.plugins.kube.resources import PODS
 from rerail.plugins.trainer.orders import gang_number
 from rerail.plugins.volcano.check import Problem
@@ -33,6 +34,7 @@ class ClusterBackend(ABC):
         owner: Who drives the run.
         priority_class: PriorityClass of every attempt; empty leaves the user's.
         hostnames: The label ``kubernetes.io/hostname`` of nodes, by name.
+        volumes: The workload's claims; None where nobody waits for a detach.
     """
 
     workload: Workload
@@ -43,6 +45,7 @@ class ClusterBackend(ABC):
     owner: str = ""
     priority_class: str = ""
     hostnames: Callable[[Collection[str]], Mapping[str, str]] = lambda _nodes: {}
+    volumes: Volumes | None = None
     held: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -95,6 +98,10 @@ class ClusterBackend(ABC):
         seen = self.watch.view(gang, tuple(f"{gang}-{pod.suffix}" for pod in self.shape))
         held = self.held.get(gang)
         return seen.model_copy(update={"waits": held, "absent": False}) if held else seen
+
+    def why_hold(self, excluded: Collection[str]) -> str:
+        """Which volume the next gang would wait for; see the port ``HoldsVolumes``."""
+        return "" if self.volumes is None else self.volumes.why_hold(excluded)
 
     def attempt(self, gang: GangSpec) -> AttemptGang:
         """What recovery adds to the workload for this gang."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from rerail.plugins.checkpoint.attempts import read_start
 from rerail.plugins.checkpoint.notes import read_heartbeat, read_reports
 from rerail.plugins.checkpoint.store import RunStore
-from rerail.plugins.gang.ports import Clock, GangBackend, Guard, Nodes
+from rerail.plugins.gang.ports import Clock, GangBackend, Guard, HoldsVolumes, Nodes
 from rerail.policies import keys
 from rerail.policies.documents import Heartbeat, RankExit, Start
 from rerail.policies.errors import DamagedError, NotFoundError, RerailError, TransientError
@@ -14,6 +14,7 @@ from rerail.policies.faults import FaultSignal
 from rerail.policies.lineage import holds, links
 from rerail.policies.manifest import Manifest
 from rerail.policies.supervisor.observations import Blocked, CommitView, GangView, NodeView, Now, Observations
+from rerail.policies.supervisor.placement import still_excluded
 from rerail.policies.supervisor.state import RunState
 
 _GLANCE = 50
@@ -102,24 +103,36 @@ class Watch:
 
     def _seen(self, state: RunState) -> Observations:
         gang = self._gang(state)
+        nodes = self._nodes()
         return Observations(
             gang=gang,
             waits_s=self.clock.monotonic_s() - self._waits_since[1] if self._waits_since else 0.0,
             blocked=self.blocked,
             signals=self._signals(),
-            nodes=self._nodes(),
-            hold=self._hold(state, gang),
+            nodes=nodes,
+            hold=self._hold(state, gang, nodes),
             stop_asked=self.stop_asked,
         )
 
-    def _hold(self, state: RunState, gang: GangView | None) -> str:
+    def _hold(self, state: RunState, gang: GangView | None, nodes: tuple[NodeView, ...] | None) -> str:
         """Ask the guard only where the next gang could start now: a token is a permission to start, not a wish."""
-        if self.guard is None or state.phase not in ("ending", "waiting") or (gang is not None and gang.alive):
+        if state.phase not in ("ending", "waiting") or (gang is not None and gang.alive):
             return ""
+        held = self._held_volume(state, nodes)
+        if held or self.guard is None:
+            return held
         try:
             return self.guard.ask_submission(state.run, state.attempt + 1 if state.attempts else state.attempt)
         except RerailError as error:
             return f"the guard does not answer: {error}"
+
+    def _held_volume(self, state: RunState, nodes: tuple[NodeView, ...] | None) -> str:
+        if not isinstance(self.backend, HoldsVolumes) or not state.attempts:
+            return ""
+        try:
+            return self.backend.why_hold(frozenset(still_excluded(state, nodes)))
+        except TransientError as error:
+            return f"whether a volume is still attached elsewhere cannot be told: {error}"
 
     def _gang(self, state: RunState) -> GangView | None:
         if state.gang is None:

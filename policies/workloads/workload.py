@@ -84,6 +84,16 @@ class Workload(Value):
         """Pods of the gang."""
         return sum(task.replicas for task in self.tasks)
 
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """Names of the PersistentVolumeClaims that its pods mount."""
+        spec = self.document["spec"]
+        named = [one.get("volumeClaimName") for one in spec.get("volumes") or []]
+        for task in spec["tasks"]:
+            volumes = task["template"]["spec"].get("volumes") or []
+            named += [(one.get("persistentVolumeClaim") or {}).get("claimName") for one in volumes]
+        return tuple(dict.fromkeys(str(name) for name in named if name))
+
     def members(self) -> Iterator[Member]:
         """Every pod of the gang, in the order of ranks."""
         number = 0
