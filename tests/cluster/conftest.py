@@ -155,6 +155,7 @@ def baseline(cluster: Cluster, s3: None, tmp_path_factory: pytest.TempPathFactor
     with supervised(cluster, name, tmp_path_factory.mktemp("baseline")) as gang:
         gang.start(traced(gang, delay_s=0.0))
         gang.end()
+        assert len(gang.report().attempts) == 1, f"the baseline was disturbed; run the tests again\n{gang.said()}"
         yield gang
     cluster.kubectl("delete", "namespace", name, "--wait=false")
 

@@ -74,11 +74,20 @@ def manifest(
     queue: str = QUEUE,
     environment: Mapping[str, str] | None = None,
     mounts: Mapping[str, str] | None = None,
+    claims: Mapping[str, str] | None = None,
+    pod: Mapping[str, Any] | None = None,
     **spec: Any,
 ) -> dict[str, Any]:
-    """A user's own vcjob, without anything of Rerail's; ``mounts`` are folders of the machine by their path in pods."""
+    """A user's own vcjob, of one rank per pod, without anything else of Rerail's.
+
+    ``mounts`` are folders of the machine by their path in pods, ``claims`` names of volume claims by theirs; ``pod``
+    goes into the pods' spec, ``spec`` into the job's.
+    """
     variables = {**cluster.s3_env, **(environment or {})}
-    places = dict(mounts or {})
+    places: dict[str, dict[str, Any]] = {
+        path: {"hostPath": {"path": where, "type": "DirectoryOrCreate"}} for path, where in (mounts or {}).items()
+    }
+    places |= {path: {"persistentVolumeClaim": {"claimName": claim}} for path, claim in (claims or {}).items()}
     container = {
         "name": "main",
         "image": cluster.image,
@@ -95,11 +104,11 @@ def manifest(
         "resources": {"limits": {machines.GPU: str(gpus)}},
         "volumeMounts": [{"name": f"v{number}", "mountPath": path} for number, path in enumerate(places)],
     }
-    volumes = [
-        {"name": f"v{number}", "hostPath": {"path": where, "type": "DirectoryOrCreate"}}
-        for number, where in enumerate(places.values())
-    ]
-    template = {"spec": {"restartPolicy": "Never", "containers": [container], "volumes": volumes}}
+    volumes = [{"name": f"v{number}", **volume} for number, volume in enumerate(places.values())]
+    template = {
+        "metadata": {"annotations": {"rerail.dev/ranks-per-pod": "1"}},
+        "spec": {"restartPolicy": "Never", "containers": [container], "volumes": volumes, **(pod or {})},
+    }
     return {
         "apiVersion": "batch.volcano.sh/v1alpha1",
         "kind": kind,
