@@ -12,6 +12,8 @@ gangs          the same for vcjobs that ask for slots, a resource that only they
 s3             session: this process reaches the cluster's S3 server as pods do
 baseline       session: the uninterrupted training of examples/01, in the same image: rig.training.Gang
 gang           one supervised run in that namespace, not started yet; its processes end with the test
+
+@pytest.mark.alone   this test stops nodes or fills the cluster: no test of another session runs meanwhile
 """
 
 import json
@@ -27,7 +29,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from rig import layout, services
+from rig import layout, services, turn
 from rig.access import Cluster, Pods
 from rig.gangs import SLOTS_PER_NODE, Gangs, set_slots
 from rig.training import QUEUE, Gang, supervised, traced
@@ -49,6 +51,19 @@ def pytest_report_header() -> list[str]:
     found = json.loads(layout.SETTINGS.read_text())
     volcano, definitions = found["volcano"], found["definitions"]
     return [f"cluster: {len(found['nodes'])} nodes; Volcano: {volcano}; its definitions: {definitions}"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "alone: no test of another session runs on our own cluster meanwhile")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    ours = os.environ.get("RERAIL_CLUSTER") and not os.environ.get("RERAIL_CLUSTER_KUBECONFIG")
+    if not ours or not layout.KUBECONFIG.exists() or not item.path.is_relative_to(Path(__file__).parent):
+        return (yield)
+    with turn.taken(alone=item.get_closest_marker("alone") is not None):
+        return (yield)
 
 
 @pytest.fixture(scope="session")

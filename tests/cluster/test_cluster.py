@@ -140,6 +140,7 @@ time.sleep(600)
     assert state["exitCode"] == 75
 
 
+@pytest.mark.alone
 def test_a_stopped_node_is_lost_and_comes_back(cluster, pods):
     name = max(cluster.ready_nodes())
     node = cluster.node(name)

@@ -1,5 +1,6 @@
 """The training of examples/01 as a Volcano gang: each fault ends in the same training, elsewhere or in place."""
 
+import pytest
 from rig import machines, network
 from rig.training import BEFORE, MIDDLE, Gang, finished, traced
 
@@ -42,6 +43,7 @@ def used_node(gang: Gang) -> str:
     return str(gang.pods()[-1]["spec"]["nodeName"])
 
 
+@pytest.mark.alone
 def test_a_lost_node_is_left_behind(cluster, gang, baseline):
     gang.start(traced(gang))
     gang.wait_step(MIDDLE)

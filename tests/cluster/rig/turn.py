@@ -1,0 +1,36 @@
+"""Whose turn it is in a cluster that several test sessions share: tests that stop nodes, or fill them, run alone."""
+
+import fcntl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
+
+from rig import layout
+
+WAIT_S = 900.0
+
+
+@contextmanager
+def taken(*, alone: bool) -> Iterator[None]:
+    """Hold the cluster with others, or alone. Who waits to be alone is not overtaken."""
+    gate_path, path = layout.STATE / "gate.lock", layout.STATE / "turn.lock"
+    with path.open("w") as turn:
+        with gate_path.open("w") as gate:
+            _lock(gate, fcntl.LOCK_EX)
+            _lock(turn, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
+
+
+def _lock(file: IO[str], how: int) -> None:
+    """Take a lock, which ends with the open file."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        try:
+            fcntl.flock(file, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"another test session holds the cluster ({file.name})") from None
+            time.sleep(0.2)
+        else:
+            return
