@@ -317,6 +317,21 @@ def test_a_live_pod_that_is_marked_out_of_sync_is_replaced(gangs):
 
 
 @full
+def test_a_pod_that_volcano_restarts_itself_is_not_evicted(gangs):
+    gangs.only_real("action RestartPod")
+    rules = [policy("RestartPod", "PodFailed"), policy("TerminateJob", "PodEvicted")]
+    job = gangs.submit("gang", 2, when_ranks(0, then=after(4, 3)), policies=rules, maxRetry=9)
+    before = gangs.wait_pods(job, 2, "Running")
+    gangs.cluster.wait(
+        "one is new", lambda: len(gangs.uids(job) - {p["metadata"]["uid"] for p in before.values()}) == 1
+    )
+    again = gangs.phase("gang", "Running", fail_on=["Terminating", "Terminated", "Failed"])
+
+    assert (again.status.retry_count, again.status.version) == (1, 0)
+    assert gangs.group(job) is not None
+
+
+@full
 def test_a_failure_while_volcano_is_away_is_lost_on_its_policies(gangs):
     gangs.run("gang", 2, when_ranks(0, then=after(6, 3)), policies=[policy("TerminateJob", *LOSS)])
     ours(gangs)

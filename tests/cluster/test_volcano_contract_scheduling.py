@@ -230,13 +230,13 @@ def changed(gangs: Gangs, change: Callable[[Any], None]) -> Iterator[None]:
         layout.SCHEDULER_CONF.write_text(before)
 
 
-def asks(url: str) -> Callable[[Any], None]:
+def asks(url: str, *, ignorable: bool = True) -> Callable[[Any], None]:
     """Puts an extender last into the one tier."""
     arguments = {
         "extender.urlPrefix": url,
         "extender.preemptableVerb": "preemptable",
         "extender.reclaimableVerb": "reclaimable",
-        "extender.ignorable": True,
+        "extender.ignorable": ignorable,
         "extender.managedResources": [SLOT],
     }
     return lambda conf: conf["tiers"][-1]["plugins"].append({"name": "extender", "arguments": arguments})
@@ -278,9 +278,10 @@ def test_an_extender_that_abstains_leaves_the_choice_to_the_others(gangs, classe
 
 
 @full
-def test_an_extender_that_does_not_answer_holds_preemption_back(gangs, classes):
+@pytest.mark.parametrize("ignorable", [True, False])
+def test_an_extender_that_does_not_answer_holds_preemption_back(gangs, classes, ignorable):
     low = gangs.run("low", 4, policies=END_ALL, priorityClassName=classes["low"])
-    with changed(gangs, asks(f"http://{layout.HOST}:9")):
+    with changed(gangs, asks(f"http://{layout.HOST}:9", ignorable=ignorable)):
         gangs.waits_for_room(gangs.submit("high", 2, priorityClassName=classes["high"]))
         gangs.holds("nobody is evicted", lambda: len(gangs.in_phase(low, "Running")) == 4)
     gangs.phase("high", "Running")
@@ -409,6 +410,7 @@ def test_a_plain_pod_without_a_group_gets_one_of_its_own(gangs):
 
 
 @full
+@pytest.mark.alone
 def test_a_pod_on_a_lost_node_keeps_its_slot_and_its_job_restarting(gangs):
     name = nodes_of(gangs)[1]
     node = gangs.cluster.node(name)
