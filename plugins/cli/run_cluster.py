@@ -12,6 +12,7 @@ from rerail.plugins.checkpoint.open import open_run
 from rerail.plugins.checkpoint.store import RunStore
 from rerail.plugins.cli.driving import Progress, drive
 from rerail.plugins.cli.output import Output, emit
+from rerail.plugins.cli.rights import refuse_missing
 from rerail.plugins.gang.cluster import GangWatch
 from rerail.plugins.gang.executor import Supervisor
 from rerail.plugins.gang.podgroup import PodGroupBackend
@@ -27,7 +28,7 @@ from rerail.policies.keys import check_run_name
 from rerail.policies.recovery import RecoveryPolicy
 from rerail.policies.supervisor.advance import gang_name
 from rerail.policies.supervisor.state import GangSpec
-from rerail.policies.workloads.difference import difference, unified
+from rerail.policies.workloads.difference import difference, reasons_text, unified
 from rerail.policies.workloads.reading import parse_manifest, read_workload
 from rerail.policies.workloads.workload import Workload
 
@@ -77,9 +78,10 @@ def run(asked: Asked, output: Output, *, dry_run: bool) -> None:
         if dry_run:
             _show(backend, path, output)
             return
+        refuse_missing(client.api, asked.backend, guard_namespace=asked.guard_namespace)
         opened = open_run(run_name, store=store, control=asked.control or workload.control, create=True)
         if not _exists(opened):
-            _refuse_trouble(backend)
+            _refuse_trouble(backend, progress)
         owner = f"cluster/{client.api.namespace}"
         doc = _submit(opened, workload, policy, owner=owner, given=asked.policy is not None, take_over=asked.take_over)
         assert doc.workload is not None
@@ -105,8 +107,18 @@ def run(asked: Asked, output: Output, *, dry_run: bool) -> None:
         progress.line(f"run {run_name} in {store}; gangs in namespace {client.api.namespace}")
         if asked.run:
             supervisor.reopen("the same run was asked for again")
-        again = f"rerail run --backend {asked.backend} --run {run_name} --store {store} {path}"
-        drive(supervisor, progress, output, address=store, again=again, namespace=client.api.namespace)
+        again = f"rerail run --backend {asked.backend} --run {run_name} --store {store}"
+        again += "".join(
+            f" --{option} {value}"
+            for option, value in (
+                ("control", asked.control),
+                ("namespace", asked.namespace),
+                ("guard-namespace", asked.guard_namespace),
+                ("priority-class", asked.priority_class),
+            )
+            if value
+        )
+        drive(supervisor, progress, output, address=store, again=f"{again} {path}", namespace=client.api.namespace)
 
 
 def _read(path: Path, run_name: str | None) -> Workload:
@@ -186,15 +198,19 @@ def _show(backend: VcjobBackend | PodGroupBackend, path: Path, output: Output) -
         emit({"objects": objects, "changes": [change.model_dump(mode="json") for change in changes]}, output)
     else:
         sys.stdout.write(unified(before, objects[0], str(path)))
-        for change in difference(before, objects[0]):
-            sys.stdout.write(f"# {change}\n")
+        reasons = reasons_text(difference(before, objects[0]))
+        sys.stdout.write("".join(f"# {line}\n" for line in reasons.splitlines()))
     for problem in backend.problems(_first(backend)):
         sys.stderr.write(f"{problem}\n")
 
 
-def _refuse_trouble(backend: VcjobBackend | PodGroupBackend) -> None:
-    """Refuse what would never run, before anything is created for it."""
-    errors = [problem for problem in backend.problems(_first(backend)) if problem.severity == "error"]
+def _refuse_trouble(backend: VcjobBackend | PodGroupBackend, progress: Progress) -> None:
+    """Refuse what would never run, before anything is created for it; tell what may break later."""
+    problems = backend.problems(_first(backend))
+    errors = [problem for problem in problems if problem.severity == "error"]
+    for problem in problems:
+        if problem not in errors:
+            progress.line(str(problem))
     if errors:
         raise RefusedError("; ".join(str(problem) for problem in errors))
 

@@ -147,7 +147,7 @@ def test_a_gang_is_ended_by_one_order_and_one_deadline(rig):
     assert rig.deadlines() == [10], "a deadline is not put off"
     assert not rig.backend.end(GANG, 0.0)
     assert rig.deadlines() == [10, 1], "never 0: that frees the name and not the device"
-    rig.until(lambda: rig.pods()[0]["metadata"]["deletionGracePeriodSeconds"] == 1)
+    rig.until(lambda: all(pod["metadata"]["deletionGracePeriodSeconds"] == 1 for pod in rig.pods()))
     assert rig.backend.gangs("run") == (GANG,)
 
     for name in rig.names:

@@ -109,6 +109,7 @@ def test_a_deleted_gang_is_absent_once_its_pods_are_gone(rig):
     rig.run()
     for one in rig.api.find(rig.plural):
         rig.api.remove(rig.plural, TEAM, one["metadata"]["name"])
+    rig.until(lambda: not rig.object_seen())
     assert not rig.view().absent
     for name in rig.names:
         rig.api.remove("pods", TEAM, name)

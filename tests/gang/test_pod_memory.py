@@ -124,3 +124,12 @@ def test_a_pod_that_is_to_go_is_a_ghost_only_on_a_silent_node(ready, phase):
     memory = PodMemory(node_ready=lambda _node: ready)
     assert look(memory, pod(deletionTimestamp="2026-11-29T23:59:00Z")).phase == phase
     assert look(memory, pod()).phase == "running"
+
+
+def test_why_a_pod_is_taken_away_outlives_the_condition_that_said_it():
+    memory = PodMemory()
+    told = pod()
+    told["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]
+    assert look(memory, told).disrupted == "EvictionByEvictionAPI"
+    assert look(memory, pod(deletionTimestamp="2026-11-30T00:00:30Z")).disrupted == "EvictionByEvictionAPI"
+    assert memory.lost("p").disrupted == "EvictionByEvictionAPI"

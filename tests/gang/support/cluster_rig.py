@@ -99,6 +99,11 @@ class Rig:
         """The gang's pods as the backend's watch has them."""
         return list(self.backend.watch.snapshot().pods.get(GANG, []))
 
+    def object_seen(self) -> bool:
+        """Whether the backend's watch has the object that stands for the gang."""
+        seen = self.backend.watch.snapshot()
+        return GANG in (seen.jobs if self.kind == "vcjob" else seen.groups)
+
     def view(self) -> Any:
         return self.backend.view(GANG)
 

@@ -1,0 +1,96 @@
+"""``rerail rights``: the Roles that an account needs to drive runs in a cluster, as YAML for kubectl."""
+
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Annotated, Any, Final
+
+import typer
+
+from rerail.plugins.gang.rights import LOOK_AT_QUEUES, WITH_GROUPS, WITH_JOBS, Rights, missing
+from rerail.plugins.kube.api import KubeApi
+from rerail.plugins.kube.errors import Call
+from rerail.plugins.kube.resources import CONFIG_MAPS
+from rerail.plugins.kube.rights import cluster_role, role, rules
+from rerail.plugins.nodes.kube_guard import NAME as GUARD_NAME
+from rerail.plugins.nodes.rights import GUARD, LOOK_AND_MARK, MAKE_GUARD, guard_role
+from rerail.policies.errors import ForbiddenError, NotFoundError, RefusedError, UsageError
+
+OF_BACKEND: Final[Mapping[str, Rights]] = {"vcjob": WITH_JOBS, "podgroup": WITH_GROUPS}
+NAME: Final = "rerail-run"
+
+_RBAC: Final = "rbac.authorization.k8s.io"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("rights")(rights)
+
+
+def rights(
+    *,
+    namespace: Annotated[str, typer.Option("--namespace", help="Of the gangs.")] = "default",
+    backend: Annotated[str, typer.Option("--backend", help="Of the gangs: vcjob or podgroup.")] = "vcjob",
+    account: Annotated[
+        str, typer.Option("--account", help="Bind them to this ServiceAccount of the namespace. [default: to nobody]")
+    ] = "",
+    guard_namespace: Annotated[
+        str | None, typer.Option("--guard-namespace", help="Of the guard's ConfigMap. [default: the gangs']")
+    ] = None,
+) -> None:
+    """Print the least that `rerail run` needs in a cluster: rerail rights --namespace team | kubectl apply -f -."""
+    import yaml
+
+    if backend not in OF_BACKEND:
+        raise UsageError(f"--backend {backend!r} is not known; use one of: {', '.join(OF_BACKEND)}")
+    yaml.safe_dump_all(
+        documents(backend, namespace, account=account, guard_namespace=guard_namespace or namespace),
+        sys.stdout,
+        sort_keys=False,
+    )
+
+
+def documents(backend: str, namespace: str, *, account: str, guard_namespace: str) -> list[dict[str, Any]]:
+    """The Roles, and with an account their bindings."""
+    roles = [
+        role(NAME, namespace, rules(OF_BACKEND[backend])),
+        guard_role(f"{NAME}-guard", guard_namespace),
+        cluster_role(NAME, rules(LOOK_AT_QUEUES) + rules(LOOK_AND_MARK)),
+    ]
+    return [*roles, *(_binding(one, account, namespace) for one in roles if account)]
+
+
+def _binding(bound: Mapping[str, Any], account: str, namespace: str) -> dict[str, Any]:
+    kind, metadata = str(bound["kind"]), dict(bound["metadata"])
+    name = metadata["name"]
+    if kind == "ClusterRole":
+        metadata["name"] = f"{name}-{namespace}-{account}"
+    return {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": f"{kind}Binding",
+        "metadata": metadata,
+        "roleRef": {"apiGroup": _RBAC, "kind": kind, "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
+    }
+
+
+def refuse_missing(api: KubeApi, backend: str, *, guard_namespace: str | None) -> None:
+    """Refuse to drive a run without a right that it will need, now and not at its first fault.
+
+    Raises:
+        RefusedError: Names every rule that is missing.
+    """
+    lacking: list[Call] = []
+    with suppress(ForbiddenError):  # whether we may, nobody tells us
+        lacking += missing(api, OF_BACKEND[backend])
+        lacking += missing(api, GUARD, namespace=guard_namespace, name=GUARD_NAME)
+        try:
+            api.get(CONFIG_MAPS, GUARD_NAME, namespace=guard_namespace)
+        except NotFoundError:
+            lacking += missing(api, MAKE_GUARD, namespace=guard_namespace)
+    if lacking:
+        added = "\n".join(f"{call.role}:\n{call.rule}" for call in lacking)
+        raise RefusedError(
+            f"rights are missing: {'; '.join(map(str, lacking))}. `rerail rights --backend {backend} --namespace "
+            f"{api.namespace}` prints all that is needed. Add to\n{added}"
+        )

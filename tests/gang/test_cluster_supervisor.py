@@ -1,0 +1,157 @@
+"""A supervisor over a cluster's backends: what is not accepted, an API server that goes away and comes back."""
+
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from rerail.plugins.checkpoint.attempts import create_run
+from rerail.plugins.checkpoint.open import open_run
+from rerail.plugins.gang.executor import Supervisor
+from rerail.plugins.gang.ports import Clock
+from rerail.policies.documents import RunDoc
+from rerail.policies.errors import ClusterUnreachableError, ForbiddenError
+from rerail.policies.recovery import RecoveryPolicy
+
+POLICY = RecoveryPolicy(capacity_wait_s=10.0, poll_s=0.5, settle_s=0.0, backoff_s=0.0)
+CLOSED = 'admission webhook "validatejob.volcano.sh" denied the request: queue `training` status is `Closed`'
+QUOTA = 'x "run-a1" is forbidden: exceeded quota: small, requested: count=1, used: count=1, limited: count=1'
+
+
+class NoNodes:
+    """Nobody may look at nodes."""
+
+    def views(self) -> None:
+        return None
+
+    def signals(self) -> tuple[()]:
+        return ()
+
+
+@dataclass
+class Blinking:
+    """A backend that cannot see for a while."""
+
+    backend: Any
+    blind: bool = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backend, name)
+
+    def view(self, gang: str) -> Any:
+        if self.blind:
+            raise ClusterUnreachableError("the API server did not answer")
+        return self.backend.view(gang)
+
+
+@dataclass
+class Driven:
+    rig: Any
+    backend: Blinking
+    supervisor: Any = None
+    said: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    at_s: float = 0.0
+
+    def clock(self) -> float:
+        return self.at_s
+
+    def sleep(self, seconds: float) -> None:
+        """Time goes on by itself here, and the watches get some of the real one."""
+        self.at_s += seconds
+        self.rig.clock.at_s += seconds
+        time.sleep(0.02)
+
+    def until(self, condition: Any, *, within_s: float = 25.0) -> Any:
+        """Pass after pass."""
+        end = self.at_s + within_s
+        while not condition(state := self.supervisor.step()):
+            assert self.at_s < end, (state.phase, state.reason, self.said, self.notes)
+            self.sleep(POLICY.poll_s)
+        return state
+
+
+@pytest.fixture
+def driven(rig, tmp_path) -> Driven:
+    run = open_run("run", store=(tmp_path / "store").as_uri(), create=True)
+    doc = RunDoc(
+        writer=secrets.token_hex(8), run="run", owner="test", created_at_s=1.0, world_size=2,
+        policy=POLICY.model_dump(mode="json"),
+    )  # fmt: skip
+    create_run(run, doc)
+    one = Driven(rig, Blinking(rig.backend))
+    one.supervisor = Supervisor(
+        run,
+        2,
+        one.backend,
+        NoNodes(),
+        POLICY,
+        layout=rig.backend.shape,
+        clock=Clock(monotonic_s=one.clock, sleep=one.sleep),
+        on_event=lambda entry: one.notes.append(entry.note),
+        log=one.said.append,
+    )
+    return one
+
+
+def made(driven: Driven) -> list[dict[str, Any]]:
+    return driven.rig.api.find(driven.rig.plural)
+
+
+@pytest.mark.parametrize(("code", "text"), [(400, CLOSED), (403, QUOTA)])
+def test_a_gang_that_is_not_accepted_waits_with_the_reason_and_not_for_ever(driven, code, text):
+    body = driven.rig.refusal(code, text, "Forbidden" if code == 403 else None)
+    driven.rig.api.fail("POST", f"/{driven.rig.plural}", code, times=10_000, body=body)
+    words = "Closed" if code == 400 else "exceeded quota"
+    driven.until(lambda state: words in state.reason and state.phase == "running")
+    assert any("waits for its scheduler" in note and words in note for note in driven.notes)
+    assert sum("trying again" in line for line in driven.said) == 1, "said once, and tried in every pass"
+    last = driven.until(lambda state: state.phase == "stopped", within_s=60.0)
+    assert words in last.reason
+    assert "capacity_wait_s" in last.reason
+    assert not made(driven)
+
+
+def test_a_gang_is_created_as_soon_as_it_is_accepted(driven):
+    body = driven.rig.refusal(403, QUOTA, "Forbidden")
+    driven.rig.api.fail("POST", f"/{driven.rig.plural}", 403, times=3, body=body)
+    driven.until(lambda _state: made(driven))
+    driven.rig.phase("Running")
+    driven.rig.group("Running")
+    for number, name in enumerate(driven.rig.names):
+        driven.rig.pod(name, node=f"n{number + 1}")
+    state = driven.until(lambda state: state.gang is not None and state.gang.nodes)
+    assert state.gang.nodes == ("n1", "n2")
+    assert state.attempt == 1
+    assert not state.incidents
+
+
+@pytest.mark.parametrize("code", [500, 429])
+def test_an_api_server_that_answers_with_errors_is_asked_again_in_each_pass(driven, code):
+    driven.rig.api.fail("POST", f"/{driven.rig.plural}", code, times=20)
+    driven.until(lambda _state: any(f"answered {code}" in line for line in driven.said) or made(driven))
+    driven.until(lambda _state: made(driven))
+
+
+def test_what_cannot_be_seen_is_told_once_left_alone_and_seen_again(driven):
+    driven.until(lambda _state: made(driven))
+    driven.backend.blind = True
+    before = driven.at_s
+    driven.until(
+        lambda state: state.phase != "running" or driven.at_s > before + 2 * POLICY.capacity_wait_s, within_s=99
+    )
+    assert driven.supervisor.step().phase == "running", "nothing is concluded from silence"
+    assert sum("cannot be seen now" in line for line in driven.said) == 1
+    assert len(made(driven)) == 1
+    driven.backend.blind = False
+    driven.until(lambda _state: any("is seen again" in line for line in driven.said))
+
+
+def test_a_missing_right_ends_the_command_and_not_the_gang(driven):
+    driven.rig.api.deny("create", driven.rig.plural)
+    with pytest.raises(ForbiddenError, match=r'verbs: \["create"\]'):
+        driven.until(lambda _state: False)
+    driven.rig.api.denied.clear()
+    driven.until(lambda _state: made(driven))
