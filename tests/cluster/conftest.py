@@ -13,7 +13,8 @@ s3             session: this process reaches the cluster's S3 server as pods do
 baseline       session: the uninterrupted training of examples/01, in the same image: rig.training.Gang
 gang           one supervised run in that namespace, not started yet; its processes end with the test
 
-@pytest.mark.alone   this test stops nodes or fills the cluster: no test of another session runs meanwhile
+@pytest.mark.alone   this test marks or stops nodes, or fills the cluster: no test of another session runs meanwhile,
+                     and all nodes are sound before and afterwards
 """
 
 import json
@@ -101,6 +102,19 @@ def cluster() -> Cluster:
     )
 
 
+@pytest.fixture(autouse=True)
+def _sound(request: pytest.FixtureRequest) -> Iterator[None]:
+    if request.node.get_closest_marker("alone") is None:
+        yield
+        return
+    cluster = request.getfixturevalue("cluster")
+    if cluster.ours:
+        cluster.heal()
+    yield
+    if cluster.ours:
+        cluster.heal()
+
+
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[str]:
     name = f"rerail-test-{secrets.token_hex(4)}"
@@ -164,6 +178,7 @@ def baseline(cluster: Cluster, s3: None, tmp_path_factory: pytest.TempPathFactor
         "metadata": {"name": QUEUE},
         "spec": {"weight": 1, "reclaimable": False},
     }
+    cluster.heal()
     cluster.kubectl("apply", "-f", "-", document=queue)
     name = f"rerail-test-baseline-{secrets.token_hex(4)}"
     cluster.kubectl("create", "namespace", name)

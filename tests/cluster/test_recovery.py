@@ -60,6 +60,7 @@ def test_a_lost_node_is_left_behind(cluster, gang, baseline):
     assert lost.name not in report.attempts[1].nodes
 
 
+@pytest.mark.alone
 def test_a_node_condition_moves_the_gang_and_marks_the_node(cluster, gang, baseline):
     gang.start(traced(gang))
     gang.wait_step(MIDDLE)
@@ -78,6 +79,7 @@ def test_a_node_condition_moves_the_gang_and_marks_the_node(cluster, gang, basel
     assert sick not in report.attempts[1].nodes
 
 
+@pytest.mark.alone
 def test_a_drained_node_is_left_after_a_save(cluster, gang, baseline):
     gang.start(traced(gang))
     gang.wait_step(MIDDLE)

@@ -1,4 +1,4 @@
-"""Whose turn it is in a cluster that several test sessions share: tests that stop nodes, or fill them, run alone."""
+"""Whose turn it is in a cluster that several test sessions share: tests that mark, stop or fill nodes run alone."""
 
 import fcntl
 import time
