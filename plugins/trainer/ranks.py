@@ -77,15 +77,22 @@ class Ranks:
         return (folder / f"{rank}.log").open("ab")
 
     def _spawn(self, start: Start, rank: int, local: int, report: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        # A node that sees rank 0 under another address than the others (NAT, a relay) is told so by its pod.
+        host = self.environment.get("RERAIL_MASTER_ADDR") or start.rendezvous.host
         environment = dict.fromkeys(_ONE_THREAD, "1") | {"PYTHONHASHSEED": "0"} | dict(self.environment)
         environment |= {
             "RANK": str(rank),
             "LOCAL_RANK": str(local),
             "LOCAL_WORLD_SIZE": str(self.count),
             "WORLD_SIZE": str(start.world_size),
-            # A node that sees rank 0 under another address than the others (NAT, a relay) is told so by its pod.
-            "MASTER_ADDR": self.environment.get("RERAIL_MASTER_ADDR") or start.rendezvous.host,
+            "MASTER_ADDR": host,
             "MASTER_PORT": str(start.rendezvous.port),
+            # Where the command is torchrun: an agent of one process for each rank, which restarts nothing by itself.
+            "PET_NNODES": str(start.world_size),
+            "PET_NODE_RANK": str(rank),
+            "PET_MASTER_ADDR": host,
+            "PET_MASTER_PORT": str(start.rendezvous.port),
+            "PET_MAX_RESTARTS": "0",
             "RERAIL_RENDEZVOUS": start.rendezvous.id,
             "RERAIL_ATTEMPT": str(start.attempt),
             "RERAIL_GANG": start.gang,

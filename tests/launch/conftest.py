@@ -36,7 +36,7 @@ def leave(number, frame):
 signal.signal(signal.SIGTERM, leave)
 signal.signal(signal.SIGINT, leave)
 helper = subprocess.Popen(["sleep", "600"])
-names = [n for n in os.environ if n.startswith(("RERAIL_", "MASTER_", "OMP_", "MKL_", "LOCAL_", "PYTHONHASH"))]
+names = [n for n in os.environ if n.startswith(("RERAIL_", "MASTER_", "OMP_", "MKL_", "LOCAL_", "PET_", "PYTHONHASH"))]
 said = {n: os.environ[n] for n in (*names, "RANK", "WORLD_SIZE")} | {"pid": os.getpid(), "helper": helper.pid}
 report = pathlib.Path(os.environ["RERAIL_RANK_REPORT"])
 if "report" in plan:

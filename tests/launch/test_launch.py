@@ -26,6 +26,8 @@ def test_all_ranks_done_is_0_and_the_environment_is_what_the_start_says(launches
     assert said["RANK"] == said["LOCAL_RANK"] == "1"
     assert (said["WORLD_SIZE"], said["LOCAL_WORLD_SIZE"]) == ("2", "2")
     assert (said["MASTER_ADDR"], said["MASTER_PORT"], said["RERAIL_RENDEZVOUS"]) == ("127.0.0.1", "1001", "meet-1")
+    assert (said["PET_NNODES"], said["PET_NODE_RANK"], said["PET_MAX_RESTARTS"]) == ("2", "1", "0")
+    assert (said["PET_MASTER_ADDR"], said["PET_MASTER_PORT"]) == ("127.0.0.1", "1001")
     assert (said["RERAIL_ATTEMPT"], said["RERAIL_NODE"]) == ("1", "n1")
     assert (said["OMP_NUM_THREADS"], said["MKL_NUM_THREADS"], said["PYTHONHASHSEED"]) == ("1", "1", "0")
     assert pod.farewell["exit_code"] == 0
