@@ -40,18 +40,35 @@ def open_store(url: str, *, create: bool = False) -> Store:
     raise UsageError(f"store address {url!r} is not usable ({what}); {_FORMS}")
 
 
-def open_run(run: str, *, store: str, control: str | None = None, create: bool = False) -> RunStore:
+def open_run(
+    run: str, *, store: str, control: str | None = None, create: bool = False, outside: bool = False
+) -> RunStore:
     """Open the two roots of ``run``: shards in ``store``, documents in ``control`` where that is given.
+
+    Args:
+        run: Its name.
+        store: Address of the shards.
+        control: Address of the documents, where it is another one.
+        create: As in ``open_store``.
+        outside: This is not where ranks run. A folder of shards that is not here is not made then, where documents have
+            a store of their own: the run's files are ``away``.
 
     Raises:
         UsageError: The run's name or an address cannot be used.
         NotFoundError: A folder is missing and ``create`` is not set.
     """
     check_run_name(run)
-    shards = open_store(store, create=create).below(run)
     if control is None or control == store:
-        return RunStore(run, control=shards, shards=shards)
-    return RunStore(run, control=open_store(control, create=create).below(run), shards=shards)
+        both = open_store(store, create=create).below(run)
+        return RunStore(run, control=both, shards=both)
+    parts = urlsplit(store)
+    away = outside and parts.scheme == "file" and not Path(unquote(parts.path)).is_dir()
+    documents = open_store(control, create=create).below(run)
+    if not away:
+        return RunStore(run, control=documents, shards=open_store(store, create=create).below(run))
+    from rerail.plugins.checkpoint.posix import PosixStore
+
+    return RunStore(run, control=documents, shards=PosixStore(unquote(parts.path)).below(run), away=True)
 
 
 def _open_folder(url: str, host: str, path: str, *, create: bool) -> Store:

@@ -141,8 +141,11 @@ class RunStore:
         run: The run's name.
         control: run.json, commits, marks, certificates, requests, signals, ledger, heartbeat.
         shards: The files; the same store unless RERAIL_CONTROL differs from RERAIL_STORE.
+        away: The files cannot be seen from here: they lie on a volume that only pods mount. Ranks check them as they
+            load, and nothing of them is deleted from here.
     """
 
     run: str
     control: Store
     shards: Store
+    away: bool = False

@@ -79,7 +79,9 @@ def run(asked: Asked, output: Output, *, dry_run: bool) -> None:
             _show(backend, path, output)
             return
         refuse_missing(client.api, asked.backend, guard_namespace=asked.guard_namespace)
-        opened = open_run(run_name, store=store, control=asked.control or workload.control, create=True)
+        opened = open_run(run_name, store=store, control=asked.control or workload.control, create=True, outside=True)
+        if opened.away:
+            progress.line(f"{store} is not mounted here: only ranks check its files, and old checkpoints stay there")
         if not _exists(opened):
             _refuse_trouble(backend, progress)
         owner = f"cluster/{client.api.namespace}"

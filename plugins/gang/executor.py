@@ -295,6 +295,8 @@ class Supervisor:
             self.log(f"mark-node: {error}")
 
     def _retain(self, effect: Retain) -> None:
+        if self.run.away:
+            return
         rules: list[RetentionPolicy] = [LatestN(n=effect.keep_last)]
         if effect.keep_every_steps:
             rules.append(EveryN(steps=effect.keep_every_steps))

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from rerail.plugins.checkpoint.attempts import newest_opening, read_run, seal_attempt, start_attempt
@@ -131,6 +133,18 @@ def test_a_missing_file_or_wrong_size_leads_to_the_commit_before_and_costs_two_r
     assert "is empty" in scene.resolve().skipped[0].why
     del memory.objects[path]
     assert "is missing" in scene.resolve().skipped[0].why
+
+
+def test_files_that_are_away_are_judged_by_the_ranks_that_load_them(scene, memory):
+    scene.open(1)
+    scene.save(1, 100)
+    for entry in scene.save(1, 200).files:
+        del memory.objects[f"llama/shards/{entry.path}"]
+    assert scene.resolve().step == 100
+    scene.store = replace(scene.store, away=True)
+    assert scene.resolve().step == 200
+    mark(scene, 1, 200, "bad")
+    assert scene.resolve().step == 100
 
 
 def test_all_damaged_is_blocked_and_never_fresh(scene, memory):

@@ -74,6 +74,19 @@ def test_open_run_has_both_roots_below_the_run(tmp_path):
     assert same.control is same.shards
 
 
+def test_files_on_a_volume_that_only_pods_mount_are_away_and_no_folder_is_made_for_them(tmp_path):
+    there = {"store": f"file://{tmp_path}/volume", "control": f"file://{tmp_path}/b", "create": True}
+    run = open_run("run-1", **there, outside=True)
+    assert run.away
+    assert not (tmp_path / "volume").exists()
+    with pytest.raises(NotFoundError, match="mount the volume"):
+        run.shards.page("shards/")
+    assert not open_run("run-1", **there).away, "where ranks run, the folder is meant"
+    assert not open_run("run-1", **there, outside=True).away, "it is mounted here"
+    alone = open_run("run-1", store=f"file://{tmp_path}/new", create=True, outside=True)
+    assert not alone.away, "documents have to be here"
+
+
 def test_open_run_checks_the_name(tmp_path):
     with pytest.raises(UsageError, match="run name"):
         open_run("../x", store=f"file://{tmp_path}")
