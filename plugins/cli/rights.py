@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from rerail.plugins.gang.rights import LOOK_AT_QUEUES, WITH_GROUPS, WITH_JOBS, Rights, missing
+from rerail.plugins.gang.volumes import READ_ATTACHMENTS, READ_CLAIMS
 from rerail.plugins.kube.api import KubeApi
 from rerail.plugins.kube.errors import Call
 from rerail.plugins.kube.resources import CONFIG_MAPS
@@ -53,9 +54,9 @@ def rights(
 def documents(backend: str, namespace: str, *, account: str, guard_namespace: str) -> list[dict[str, Any]]:
     """The Roles, and with an account their bindings."""
     roles = [
-        role(NAME, namespace, rules(OF_BACKEND[backend])),
+        role(NAME, namespace, rules(OF_BACKEND[backend]) + rules(READ_CLAIMS)),
         guard_role(f"{NAME}-guard", guard_namespace),
-        cluster_role(NAME, rules(LOOK_AT_QUEUES) + rules(LOOK_AND_MARK)),
+        cluster_role(NAME, rules(LOOK_AT_QUEUES) + rules(LOOK_AND_MARK) + rules(READ_ATTACHMENTS)),
     ]
     return [*roles, *(_binding(one, account, namespace) for one in roles if account)]
 

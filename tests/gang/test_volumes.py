@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from rerail.plugins.cli.rights import documents
 from rerail.plugins.gang.ports import Clock, GangBackend, HoldsVolumes
-from rerail.plugins.gang.volumes import LIST_EVERY_S, Volumes
+from rerail.plugins.gang.volumes import LIST_EVERY_S, READ_ATTACHMENTS, READ_CLAIMS, Volumes
 from rerail.plugins.gang.watch import Watch
 from rerail.plugins.kube.api import KubeApi, Patience
+from rerail.plugins.kube.rights import rules
 from rerail.policies.errors import TransientError
 from rerail.policies.supervisor.observations import GangView
 from rerail.policies.supervisor.state import AttemptRecord, GangSpec, RunState
@@ -270,3 +272,9 @@ def test_no_answer_about_volumes_holds_in_words():
     assert "a volume" in held
     assert "the API server is away" in held
     assert guard.asked == []
+
+
+def test_the_rights_are_among_those_that_are_printed():
+    in_namespace, _, in_cluster = documents("vcjob", "team", account="", guard_namespace="team")
+    assert rules(READ_CLAIMS)[0] in in_namespace["rules"]
+    assert all(rule in in_cluster["rules"] for rule in rules(READ_ATTACHMENTS))
