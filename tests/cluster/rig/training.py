@@ -129,6 +129,8 @@ class Gang:
 
     Attributes:
         trace: Where its ranks write what they did, for the comparison.
+        store: Its address for pods, and for ``rerail run``.
+        seen_at: The same store for this process, where that is another address.
         supervisors: Processes of ``rerail run``, the newest last.
     """
 
@@ -140,6 +142,7 @@ class Gang:
     trace: Path
     store: str
     control: str | None = None
+    seen_at: str | None = None
     supervisors: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def start(self, document: Mapping[str, Any] | None = None, policy: Mapping[str, Any] | None = None) -> None:
@@ -189,7 +192,7 @@ class Gang:
     @property
     def run(self) -> RunStore:
         """The run's stores, from here."""
-        return open_run(self.name, store=self.store, control=self.control)
+        return open_run(self.name, store=self.seen_at or self.store, control=self.control)
 
     def state(self) -> RunState | None:
         """What the newest decision knows."""
@@ -261,20 +264,26 @@ class Gang:
         last = max(record.n for record in state.attempts)
         return compare(self.run, self.trace, baseline.run, baseline.trace, attempts=last)
 
-    def kill_pod(self, pod: Mapping[str, Any]) -> None:
+    def kill_pod(self, pod: Mapping[str, Any], run_variable: str = "RERAIL_RUN") -> None:
         """SIGKILL to every process of a pod at once, launch included: no word is left behind."""
-        mark = f"RERAIL_POD={pod['metadata']['name']}".encode()
-        gang = f"RERAIL_RUN={self.name}".encode()
+        self._kill(f"{run_variable}={self.name}", f"RERAIL_POD={pod['metadata']['name']}")
+
+    def kill_rank(self, rank: int) -> None:
+        """SIGKILL to the process of one rank; its launch lives on."""
+        self._kill(f"RERAIL_RUN={self.name}", f"RANK={rank}")
+
+    def _kill(self, *marks: str) -> None:
+        wanted = {mark.encode() for mark in marks}
         killed = 0
         for found in processes.all_stats():
             try:
-                words = Path(f"/proc/{found.pid}/environ").read_bytes().split(b"\0")
+                words = set(Path(f"/proc/{found.pid}/environ").read_bytes().split(b"\0"))
             except OSError:
                 continue
-            if mark in words and gang in words:
+            if wanted <= words:
                 processes.send_exactly(found.pid, found.started, signal.SIGKILL)
                 killed += 1
-        assert killed, f"no process of pod {pod['metadata']['name']} is on this machine"
+        assert killed, f"no process with {' and '.join(marks)} is on this machine"
 
 
 @contextmanager
