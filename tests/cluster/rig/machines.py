@@ -202,7 +202,9 @@ def start_again(node: Node) -> None:
     hint = str(LOGS / f"{kubelet_of(node)}.log")
 
     def alive() -> bool:
-        processes.check(kubelet_of(node))
+        if processes.pid_of(kubelet_of(node)) is None:
+            # containerd answers before it has found its containers again, and a kubelet that meets it then gives up.
+            start_kubelet(node)
         return _heartbeat(client, node) not in {"", before}
 
     wait_for(f"{node.name} says it lives", alive, deadline_s=READY_DEADLINE_S, hint=hint)
