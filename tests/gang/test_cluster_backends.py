@@ -216,6 +216,17 @@ def test_pods_without_their_object_are_ended_too(rig):
     rig.until(lambda: rig.backend.end(GANG, 3.0))
 
 
+def test_a_group_without_pods_keeps_its_place_in_the_queue_and_is_ended(make_rig):
+    rig = make_rig("podgroup")
+    rig.submit()
+    for name in rig.names:
+        rig.api.remove("pods", "team", name)
+    rig.until(lambda: not rig.pods())
+    assert rig.backend.gangs("run") == (GANG,)
+    assert rig.backend.end(GANG, 1.0)
+    rig.until(lambda: rig.backend.gangs("run") == ())
+
+
 def test_what_belongs_to_other_runs_is_neither_seen_nor_ended(rig):
     rig.run()
     labels = {"rerail.dev/run": "other", "rerail.dev/gang": "other-a1"}
