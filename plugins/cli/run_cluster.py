@@ -76,7 +76,7 @@ def run(asked: Asked, output: Output, *, dry_run: bool) -> None:
         progress = Progress()
         backend = _backend(asked, workload, store, policy, client, nodes=None)
         if dry_run:
-            _show(backend, path, output)
+            _show(backend, path, output, progress)
             return
         refuse_missing(client.api, asked.backend, guard_namespace=asked.guard_namespace)
         opened = open_run(run_name, store=store, control=asked.control or workload.control, create=True, outside=True)
@@ -191,19 +191,21 @@ def _first(backend: VcjobBackend | PodGroupBackend) -> GangSpec:
     return GangSpec(name=gang_name(workload.run, 1), world_size=workload.world_size, pods=())
 
 
-def _show(backend: VcjobBackend | PodGroupBackend, path: Path, output: Output) -> None:
-    """What would be submitted for attempt 1, beside the user's manifest."""
+def _show(backend: VcjobBackend | PodGroupBackend, path: Path, output: Output, progress: Progress) -> None:
+    """What would be submitted for attempt 1, beside the user's manifest; then refuse what would be refused."""
     before = backend.workload.document
     objects = backend.render(_first(backend))
-    if output is not Output.TABLE or len(objects) > 1:
-        changes = difference(before, objects[0]) if len(objects) == 1 else ()
+    changes = difference(before, objects[0]) if len(objects) == 1 else ()
+    if output is not Output.TABLE:
         emit({"objects": objects, "changes": [change.model_dump(mode="json") for change in changes]}, output)
-    else:
+    elif changes:
         sys.stdout.write(unified(before, objects[0], str(path)))
-        reasons = reasons_text(difference(before, objects[0]))
-        sys.stdout.write("".join(f"# {line}\n" for line in reasons.splitlines()))
-    for problem in backend.problems(_first(backend)):
-        sys.stderr.write(f"{problem}\n")
+        sys.stdout.write("".join(f"# {line}\n" for line in reasons_text(changes).splitlines()))
+    else:
+        import yaml
+
+        yaml.safe_dump_all(objects, sys.stdout, sort_keys=False, allow_unicode=True)
+    _refuse_trouble(backend, progress)
 
 
 def _refuse_trouble(backend: VcjobBackend | PodGroupBackend, progress: Progress) -> None:

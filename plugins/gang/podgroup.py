@@ -1,6 +1,7 @@
 """Gangs as a PodGroup around bare pods: the form for what is no vcjob, with a headless Service of its own."""
 
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,14 @@ from rerail.plugins.kube.resources import PODS, SERVICES, ResourceType
 from rerail.plugins.volcano import PodGroup
 from rerail.plugins.volcano.check import Problem
 from rerail.policies.documents import Rendezvous
-from rerail.policies.errors import AlreadyExistsError, NotFoundError, RefusedError, TransientError
+from rerail.policies.errors import (
+    AlreadyExistsError,
+    ClusterUnreachableError,
+    NotFoundError,
+    RefusedError,
+    RerailError,
+    TransientError,
+)
 from rerail.policies.supervisor.state import GangSpec, PodShape
 from rerail.policies.workloads.podgroup import GangObjects, layout, render_podgroup, rendezvous_host
 
@@ -31,8 +39,24 @@ class PodGroupBackend(ClusterBackend):
         return [objects.group, objects.service, *objects.pods]
 
     def problems(self, gang: GangSpec) -> tuple[Problem, ...]:
-        """What speaks against creating this gang: its queue, and the server's opinion of the group."""
-        return self.watch.client.check_group(PodGroup.from_dict(self._objects(gang).group))
+        """What speaks against creating this gang: its queue, and the server's opinion of each kind of its objects."""
+        objects = self._objects(gang)
+        found = self.watch.client.check_group(PodGroup.from_dict(objects.group))
+        if any(problem.severity == "error" for problem in found):
+            return found
+        return (*found, *self._tried(SERVICES, objects.service), *self._tried(PODS, objects.pods[-1]))
+
+    def _tried(self, resource: ResourceType, body: Obj) -> Iterator[Problem]:
+        """What the server would say to one object."""
+        api = self.watch.api
+        try:
+            api.create(resource, body, namespace=api.namespace, dry_run=True)
+        except ClusterUnreachableError:
+            raise
+        except TransientError as error:  # a quota: it may pass
+            yield Problem("warning", "", str(error))
+        except RerailError as error:
+            yield Problem("error", "", str(error))
 
     def gangs(self, run: str) -> tuple[str, ...]:
         """Gangs of which anything is left to end; a group without pods keeps its place in the queue, so it counts."""

@@ -131,6 +131,21 @@ def test_an_old_volcano_is_named_when_it_lacks_a_field(rig):
     assert "spec.new" in str(error)
 
 
+@pytest.mark.parametrize("plural", ["services", "pods"])
+def test_what_the_server_would_refuse_of_a_group_is_known_before(make_rig, plural):
+    rig = make_rig("podgroup")
+    assert not [one for one in rig.backend.problems(rig.spec) if one.severity == "error"]
+    words = 'violates PodSecurity "restricted:latest": runAsNonRoot'
+    rig.api.fail("POST", f"/{plural}", 403, body=rig.refusal(403, f"{plural} is forbidden: {words}", "Forbidden"))
+    (problem,) = rig.backend.problems(rig.spec)
+    assert problem.severity == "error"
+    assert "runAsNonRoot" in str(problem)
+    rig.api.fail("POST", f"/{plural}", 403, body=rig.refusal(403, QUOTA, "Forbidden"))
+    (problem,) = rig.backend.problems(rig.spec)
+    assert problem.severity == "warning"
+    assert not rig.api.find("podgroups") + rig.api.find("services") + rig.api.find("pods")
+
+
 # The end.
 
 
