@@ -5,12 +5,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from threading import Lock
 from typing import Any, Final, Self
 
 from rerail.plugins.gang.pods import HELD_BACK, PodMemory, facts_of, held_back, is_ghost
 from rerail.plugins.kube.api import KubeApi
 from rerail.plugins.kube.cache import Cache
 from rerail.plugins.kube.resources import PODS
+from rerail.plugins.kube.watch import Change
 from rerail.plugins.volcano import PodGroup, Queue, VolcanoClient, VolcanoJob
 from rerail.plugins.volcano.enums import FINAL_PHASES, JobPhase
 from rerail.plugins.volcano.facts import gang_facts
@@ -83,6 +85,9 @@ class GangWatch:
     _jobs: Cache[Obj] | None = field(init=False)
     _since: dict[tuple[str, str], float] = field(default_factory=dict)
     _queues: dict[str, tuple[float, str | None]] = field(default_factory=dict)
+    _news: Lock = field(default_factory=Lock)
+    _live: dict[str, Obj] = field(default_factory=dict)
+    _went: list[Obj] = field(default_factory=list)
 
     @property
     def api(self) -> KubeApi:
@@ -91,7 +96,7 @@ class GangWatch:
 
     def __post_init__(self) -> None:
         kept: dict[str, Any] = {"keep": lambda one: one, "labels": {RUN_LABEL: self.run}}
-        self._pods = Cache(self.api, PODS, **kept)
+        self._pods = Cache(self.api, PODS, on_change=self._told, **kept)
         self._groups = Cache(self.api, PodGroup.RESOURCE, **kept)
         self._jobs = Cache(self.api, VolcanoJob.RESOURCE, **kept) if self.with_jobs else None
 
@@ -115,11 +120,30 @@ class GangWatch:
             RefusedError: A right is missing.
         """
         pods: dict[str, list[Obj]] = defaultdict(list)
-        for pod in sorted(self._pods.values(), key=lambda pod: str(pod["metadata"]["name"])):
+        for pod in self._living():
             pods[_gang_of(pod)].append(pod)
         jobs = [VolcanoJob.from_dict(one) for one in (self._jobs.values() if self._jobs is not None else ())]
         groups = {_gang_of(one): PodGroup.from_dict(one) for one in self._groups.values()}
         return Snapshot({job.name: job for job in jobs}, groups, pods)
+
+    def _told(self, change: Change, pod: Obj) -> None:
+        """In the watch's thread: a pod that goes between two looks is kept as it was when it went."""
+        with self._news:
+            if change == "deleted":
+                self._went.append(pod)
+                self._live.pop(str(pod["metadata"]["name"]), None)
+            else:
+                self._live[str(pod["metadata"]["name"])] = pod
+
+    def _living(self) -> list[Obj]:
+        """The pods that are there; what those that went said last is remembered first."""
+        self._pods.check()
+        with self._news:
+            live, went = list(self._live.values()), self._went
+            self._went = []
+        for pod, facts in zip(went, facts_of(went, self.memory, now=self.now()), strict=True):
+            self.memory.view(pod, facts)
+        return sorted(live, key=lambda pod: str(pod["metadata"]["name"]))
 
     def facts(self, gang: str) -> tuple[GangFacts, list[tuple[Obj, PodFacts]]]:
         """What counts about a gang, and its pods with what counts about each."""

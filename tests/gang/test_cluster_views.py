@@ -63,6 +63,21 @@ def test_why_a_pod_is_taken_away_is_remembered_when_it_is_gone(rig):
     assert (gone.disrupted, gone.node, gone.farewell) == ("PreemptionByScheduler", "n2", False)
 
 
+def test_how_a_pod_went_is_known_though_it_went_between_two_looks(rig):
+    rig.run()
+    said = '{"exit_code": 85, "step": 7}'
+    target = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+    rig.pod(rig.names[0], "Failed", containerStatuses=[rig.ended(85, message=said)], conditions=[target])
+    rig.api.remove("pods", TEAM, rig.names[0])
+    rig.api.change("pods", TEAM, rig.names[1], lambda one: one["metadata"].update(deletionTimestamp=rig.stamp(30)))
+    rig.api.remove("pods", TEAM, rig.names[1])
+    rig.until(lambda: not rig.pods())
+    first, second = rig.view().pods
+    assert (first.phase, first.exit_code, first.farewell) == ("failed", 85, True)
+    assert first.disrupted == "PreemptionByScheduler"
+    assert (second.phase, second.disrupted, second.node) == ("gone", "deleted", "n2")
+
+
 def test_a_pod_that_is_deleted_says_so_and_is_not_taken_for_one_to_come(rig):
     rig.run()
     rig.api.change("pods", TEAM, rig.names[0], lambda one: one["metadata"].update(deletionTimestamp=rig.stamp(30)))
