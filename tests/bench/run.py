@@ -17,6 +17,8 @@ from tests.bench.leaving import sigterm_to_commit
 from tests.bench.lines import lines_per_s
 from tests.bench.loads import verified_load
 from tests.bench.pairs import Result
+from tests.bench.recovering import recovering
+from tests.bench.recovering_many import recovering_many
 from tests.bench.resolving import resolving
 from tests.bench.stall import async_stall
 from tests.bench.subject import MIB
@@ -44,6 +46,8 @@ def measures(*, full: bool, small: bool) -> dict[str, Measure]:
         "lines_per_s": lambda _: lines_per_s(2_000 if small else 30_000, pairs=9),
         "sigterm_to_commit": lambda at: sigterm_to_commit(max(64 * unit, MIB), 0.5, at, pairs=9),
         "import_client": lambda _: import_client(pairs=9),
+        "recovery_n64": lambda at: recovering_many(at, rounds=1 if small else 7, say=_say),
+        "recovery": lambda at: recovering(at, rounds=1 if small else 7, say=_say),
     }
     if full:
         found["commit_pv_1g"] = lambda at: commit("commit_pv_1g", max(1024 * unit, MIB), at, pairs=7)
@@ -98,6 +102,10 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--small", action="store_true", help="try the benchmark with tiny sizes; writes nothing")
     parser.add_argument("--dry", action="store_true", help="write neither results.json nor the README")
     return parser.parse_args(arguments)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
 
 
 def _told(result: Result) -> str:

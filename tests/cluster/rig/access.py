@@ -42,7 +42,7 @@ class Cluster:
 
     def ready_nodes(self) -> dict[str, Any]:
         nodes = {node["metadata"]["name"]: node for node in self.read("nodes")["items"]}
-        conditions = {name: node["status"]["conditions"] for name, node in nodes.items()}
+        conditions = {name: node["status"].get("conditions", []) for name, node in nodes.items()}
         good = {
             name for name, found in conditions.items() if ("Ready", "True") in {(c["type"], c["status"]) for c in found}
         }
