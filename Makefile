@@ -6,13 +6,14 @@ TYPING := $(VENV)/typing/rerail
 PYTEST_WORKERS ?= auto
 RIG := PYTHONPATH=tests/cluster $(BIN)/python -m rig
 CLUSTER_NODES ?= 2
+KUBECONFIG_OF_TESTS := /var/lib/rerail-cluster/kubeconfig
 MYPY := MYPYPATH=$(VENV)/typing:tests/cluster $(BIN)/mypy --config-file pyproject.toml
 
 # The last line of cluster-up is the path of the kubeconfig, also with `make -C`.
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types walls pytest bench bench-full cluster-up cluster-down cluster-test cluster-test-full clean
+.PHONY: help demo test lint types walls pytest bench bench-full cluster-up cluster-down cluster-test cluster-test-full cluster-stage clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,7 +39,7 @@ $(TYPING)/.linked: | $(BIN)/python
 demo: $(VENV)/.demo ## Run the main job: a gang of four real processes loses a GPU, resumes elsewhere, and proves it
 	$(BIN)/rerail drill gpu --keep demo
 
-test: lint types walls pytest ## Check everything (CI=true adds the full matrices)
+test: lint types walls pytest $(if $(filter true,$(CI)),cluster-stage) ## Check everything (CI=true adds the full matrices and the cluster)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -51,7 +52,7 @@ walls: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 pytest: $(VENV)/.dev
-	$(BIN)/pytest -n $(PYTEST_WORKERS)
+	$(BIN)/pytest -n $(PYTEST_WORKERS) $(if $(filter true,$(CI)),-m "not cluster")
 
 # A real Kubernetes on this machine: root, Linux and Go. RERAIL_VOLCANO_BIN names the folder of Volcano's programs.
 cluster-up: $(VENV)/.dev ## Bring the tests' cluster up; the kubeconfig's path is the last line (CLUSTER_NODES=2)
@@ -61,10 +62,18 @@ cluster-down: $(VENV)/.dev ## Remove the cluster, and whatever a killed run left
 	@$(RIG) down
 
 cluster-test: $(VENV)/.dev ## Test on the cluster, a sample of the cases
-	RERAIL_CLUSTER=sample $(BIN)/pytest tests/cluster
+	RERAIL_CLUSTER=sample $(BIN)/pytest -n 2 tests/cluster
 
 cluster-test-full: $(VENV)/.dev ## Test on the cluster, all cases
 	RERAIL_CLUSTER=full $(BIN)/pytest tests/cluster
+
+# What needs a cluster, on one that is brought up for it and removed again, whatever happens.
+cluster-stage: $(VENV)/.dev
+	$(RIG) up --nodes $(CLUSTER_NODES)
+	@failed=0; \
+	RERAIL_TEST_KUBECONFIG=$(KUBECONFIG_OF_TESTS) $(BIN)/pytest -m cluster --ignore=tests/cluster || failed=1; \
+	RERAIL_CLUSTER=sample $(BIN)/pytest -n 2 tests/cluster || failed=1; \
+	$(RIG) down; exit $$failed
 
 bench: $(VENV)/.dev ## Measure beside competitors; writes tests/bench/results.json and the README's table (8 min, idle machine)
 	$(BIN)/python -m tests.bench.run

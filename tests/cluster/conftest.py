@@ -54,8 +54,10 @@ def pytest_report_header() -> list[str]:
     return [f"cluster: {len(found['nodes'])} nodes; Volcano: {volcano}; its definitions: {definitions}"]
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "alone: no test of another session runs on our own cluster meanwhile")
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker("cluster")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -248,7 +248,7 @@ def real_api() -> Iterator[KubeApi]:
     api.close()
 
 
-@pytest.fixture(params=["local", "fake", "real"])
+@pytest.fixture(params=["local", "fake", pytest.param("real", marks=pytest.mark.cluster)])
 def world(request, tmp_path: Path) -> Iterator[Local | Cluster]:
     if request.param == "local":
         one: Local | Cluster = Local(tmp_path / "nodes")

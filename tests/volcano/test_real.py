@@ -44,6 +44,8 @@ from rerail.policies.errors import (
     NotInstalledError,
 )
 
+pytestmark = pytest.mark.cluster
+
 ROLES = ResourceType("rbac.authorization.k8s.io", "v1", "roles", "Role")
 BINDINGS = ResourceType("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
 CLUSTER_ROLES = ResourceType("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False)
