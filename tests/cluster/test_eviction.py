@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import yaml
 from rig import layout, machines
-from rig.training import MIDDLE, Gang, finished, traced
+from rig.gangs import full
+from rig.training import DEADLINE_S, MIDDLE, Gang, finished, traced
 
 pytestmark = pytest.mark.alone
 
@@ -96,7 +97,8 @@ def gives_way(gang: Gang, baseline: Gang) -> None:
 def full_gang(gang: Gang, **spec: Any) -> None:
     """Start training on every GPU."""
     gpus = sum(int(node["status"]["allocatable"][machines.GPU]) for node in gang.cluster.ready_nodes().values())
-    gang.start(traced(gang, replicas=REPLICAS, gpus=gpus // REPLICAS, delay_s=0.15, **spec))
+    document = traced(gang, replicas=REPLICAS, gpus=gpus // REPLICAS, delay_s=0.15, **spec)
+    gang.start(document, policy={"capacity_wait_s": DEADLINE_S})
     gang.wait_step(MIDDLE)
 
 
@@ -122,6 +124,7 @@ def gangs_can_be_broken(cluster) -> Iterator[None]:
     layout.SCHEDULER_CONF.write_text(before)
 
 
+@full
 @pytest.mark.usefixtures("gangs_can_be_broken")
 def test_reclaim_by_another_queue(cluster, gang, baseline, own):
     rich, poor = queue(cluster, own, "rich"), queue(cluster, own, "poor")

@@ -1,6 +1,5 @@
 """A store in a folder: on a volume that all nodes can mount, and on one of a single node with its documents on S3."""
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -9,9 +8,8 @@ from typing import Any
 
 import pytest
 from rig import machines, network
+from rig.gangs import full
 from rig.training import BEFORE, MIDDLE, SHARED, Gang, finished, supervised, traced
-
-full = pytest.mark.skipif(os.environ.get("RERAIL_CLUSTER") != "full", reason="only in full: make cluster-test-full")
 
 CLAIM = "store"
 
@@ -124,3 +122,42 @@ def test_a_killed_pod_with_the_store_on_a_volume_of_one_node(cluster, stored, ba
     assert on_the_volume(gang) == {"shards"}, "everything else is on S3"
     assert "is not mounted here" in gang.said()
     assert not Path(away).exists()
+
+
+def attachment(cluster, volume_name: str, node: str) -> None:
+    """What a driver that attaches volumes would leave behind; the volume itself needs no attaching."""
+    body = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "VolumeAttachment",
+        "metadata": {"name": volume_name},
+        "spec": {"attacher": "rerail.test", "nodeName": node, "source": {"persistentVolumeName": volume_name}},
+    }
+    cluster.kubectl("create", "-f", "-", document=body)
+    patch = '{"status": {"attached": true}}'
+    cluster.kubectl("patch", "volumeattachment", volume_name, "--subresource=status", "--type=merge", "-p", patch)
+
+
+@full
+@pytest.mark.alone
+def test_the_next_gang_waits_until_a_volume_of_one_node_is_detached(cluster, stored, baseline):
+    gang = stored("ReadWriteOnce")
+    gang.start(on_claim(gang))
+    gang.wait_step(MIDDLE)
+    sick = str(gang.pods()[-1]["spec"]["nodeName"])
+    attachment(cluster, gang.namespace, sick)
+    condition = {"type": "NvidiaXID79Error", "status": "True", "reason": "XID79", "message": "fallen off the bus"}
+    try:
+        with cluster.condition(sick, condition):
+            held = gang.wait("the run holds", lambda state: state.phase == "waiting" and "attached" in state.reason)
+            assert held.reason == (
+                f"claim {CLAIM} (volume {gang.namespace}) is still attached to node {sick}, "
+                "which this run keeps away from"
+            )
+            gone = {pod["status"]["phase"] for pod in gang.pods()}
+            assert gone <= {"Succeeded", "Failed"}, "no GPU is held meanwhile"
+            cluster.kubectl("delete", "volumeattachment", gang.namespace)
+            report = finished(gang, baseline)
+    finally:
+        cluster.kubectl("delete", "volumeattachment", gang.namespace, "--ignore-not-found")
+
+    assert sick not in report.attempts[1].nodes
