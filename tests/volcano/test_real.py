@@ -188,7 +188,9 @@ def test_a_real_410_is_survived(client, make_job):
 
 def test_bookmarks_come_and_are_no_events(client, make_job):
     client.create(make_job())
-    assert [event.change for event in client.watch(VolcanoJob, for_s=3)] == ["added", "synced"]
+    changes = [event.change for event in client.watch(VolcanoJob, for_s=3)]
+    assert changes[:2] == ["added", "synced"]
+    assert set(changes[2:]) <= {"modified"}  # by Volcano's controllers, where they run
 
 
 def as_account(api: KubeApi, kubeconfig: str, folder: Path, name: str, verbs: dict) -> VolcanoClient:
@@ -231,7 +233,7 @@ def test_with_the_minimal_role_everything_works_and_without_a_verb_its_rule_is_n
         pytest.skip("this API server allows everything to everybody (no RBAC)")
     job = full.create(make_job())
     assert full.verdict(job.name).state == "pending"
-    assert [event.change for event in full.watch(VolcanoJob, for_s=1)] == ["added", "synced"]
+    assert [event.change for event in full.watch(VolcanoJob, for_s=1)][:2] == ["added", "synced"]
     assert any("could not be looked at" in str(one) for one in full.preflight(make_job("train-a3")))
     calls = {
         "get": lambda one: one.get(VolcanoJob, job.name),
@@ -240,7 +242,7 @@ def test_with_the_minimal_role_everything_works_and_without_a_verb_its_rule_is_n
         "patch": lambda one: one.scale(job.name, {"worker": 2}),
         "update": lambda one: one.replace(one.get(VolcanoJob, job.name)),
         "watch": lambda one: list(one.watch(VolcanoJob, for_s=5)),
-        "delete": lambda one: one.delete(VolcanoJob, job.name, timeout_s=5, propagation="Background"),
+        "delete": lambda one: one.delete(VolcanoJob, job.name, timeout_s=90, propagation="Background"),
     }
     for verb, call in calls.items():
         verbs = dict(IN_NAMESPACE)
@@ -261,7 +263,7 @@ def test_with_the_minimal_role_everything_works_and_without_a_verb_its_rule_is_n
 def needs_volcano(client: VolcanoClient) -> None:
     """Skip where no controller opens a new queue."""
     name = f"{client.api.namespace}-probe"
-    client.create(Queue(metadata={"name": name}))
+    client.create(Queue(metadata={"name": name}, spec={"weight": 1}))
     try:
         client.wait(Queue, name, {"Open"}, timeout_s=20)
     except Exception as error:  # noqa: BLE001 -- whatever it is: no controller
