@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -300,6 +301,7 @@ def supervised(
         yield gang
     finally:
         gang.stop()
+        shutil.rmtree(trace, ignore_errors=True)
 
 
 def traced(gang: Gang, mounts: Mapping[str, str] | None = None, **more: Any) -> dict[str, Any]:
