@@ -160,13 +160,15 @@ def test_max_retry_two_means_one_restart(gangs):
 
 @full
 def test_without_a_policy_a_failed_rank_leaves_the_job_running(gangs):
-    gangs.submit("gang", 2, when_ranks(0, then=after(2, 3)))
+    job = gangs.submit("gang", 2, when_ranks(0, then=after(2, 3)))
     gangs.phase("gang", "Running")
     gangs.wait_pods("gang", 1, "Failed")
     gangs.cluster.wait("it is counted", lambda: gangs.job("gang").status.failed == 1)
     gangs.holds("it runs on", lambda: gangs.job("gang").phase == "Running")
 
     assert gangs.job("gang").status.running == 1
+    # Only its group says that something is wrong.
+    gangs.client.wait(PodGroup, job.pod_group_name, {"Unknown"}, timeout_s=30, poll_s=2)
 
 
 @full

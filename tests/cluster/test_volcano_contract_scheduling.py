@@ -13,7 +13,7 @@ import yaml
 from rig import layout, machines
 from rig.gangs import DEAF, SLEEP, SLOT, Gangs, after, full, policy, victims
 
-from rerail.plugins.kube.resources import PODS, PRIORITY_CLASSES
+from rerail.plugins.kube.resources import EVENTS, PODS, PRIORITY_CLASSES
 from rerail.plugins.volcano import PodGroup, Queue, VolcanoJob
 
 LOSS = ["PodFailed", "PodEvicted"]
@@ -437,3 +437,25 @@ def test_a_pod_on_a_lost_node_keeps_its_slot_and_its_job_restarting(gangs):
 def all_told(gangs: Gangs, names: set[str]) -> bool:
     pods = gangs.pods("gang")
     return all("deletionTimestamp" in pods[name]["metadata"] for name in names)
+
+
+@full
+def test_what_the_stand_in_does_not_schedule_it_refuses_by_name(gangs):
+    if gangs.cluster.volcano != "stand-in":
+        pytest.skip("the real one plays it")
+    far = {"metadata": {"name": "far"}, "spec": {"minMember": 1, "networkTopology": {"mode": "hard"}}}
+    gangs.client.create(PodGroup.from_dict(far))
+
+    def said() -> bool:
+        found = gangs.client.get(PodGroup, "far").unschedulable
+        return found is not None and found.reason == "NotPlayed" and "networkTopology" in (found.message or "")
+
+    gangs.cluster.wait("the group is refused", said)
+    with changed(gangs, split):
+        gangs.cluster.wait("the configuration is refused", lambda: "several tiers" in told_of_queue(gangs))
+    gangs.run("gang", 1)
+
+
+def told_of_queue(gangs: Gangs) -> str:
+    events = gangs.api.list(EVENTS, namespace="default", fields="reason=NotPlayed").items
+    return " ".join(event["message"] for event in events)

@@ -14,14 +14,13 @@ from rig.standin.model import (
     Amounts,
     Gang,
     Machine,
-    Session,
     Task,
-    Trial,
     fits,
     plus,
 )
 from rig.standin.nodefit import lacking, misfit
 from rig.standin.objects import quantity
+from rig.standin.session import Session, Trial
 from rig.standin.shares import Share, shares_of
 from rig.standin.victims import Jury
 

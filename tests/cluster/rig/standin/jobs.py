@@ -1,17 +1,16 @@
 """The job controller: one request at a time, from line to action, and what an action does to pods, group and status."""
 
 import copy
-from collections.abc import Callable
 from typing import Final
 
 from rerail.plugins.kube.api import KubeApi
 from rerail.plugins.kube.resources import PODS, ResourceType
 from rerail.plugins.volcano import Command, JobAction, JobEvent, JobPhase, PodGroup, Queue, VolcanoJob
 from rerail.plugins.volcano.base import moment
-from rerail.plugins.volcano.job import JobCondition, TaskState
 from rerail.policies.errors import AlreadyExistsError, NotFoundError, RerailError
 from rig.standin import refusals, requests, states
 from rig.standin.jobpods import Plugins, marked, pod_name, pod_of
+from rig.standin.jobstatus import asks, count, least, moved, plain
 from rig.standin.objects import (
     ENDED,
     OUT_OF_SYNC,
@@ -20,11 +19,9 @@ from rig.standin.objects import (
     leaving,
     name_of,
     namespace_of,
-    now_text,
     owned_by_a_job,
     owner_reference,
     phase_of,
-    requests_of,
 )
 from rig.standin.requests import Request
 from rig.standin.store import Store
@@ -46,7 +43,7 @@ class JobController:
     def hear(self, kind: ResourceType, change: str, before: Obj | None, one: Obj) -> None:
         """Put what a change means in line."""
         request: Request | None = None
-        if kind == VolcanoJob.RESOURCE and change != "deleted" and _asks(before, one):
+        if kind == VolcanoJob.RESOURCE and change != "deleted" and asks(before, one):
             request = Request(namespace=namespace_of(one), job=name_of(one))
         elif kind == PODS and owned_by_a_job(one):
             request = requests.from_pod(change, before, one, task_completed=self._task_completed(one))
@@ -147,12 +144,12 @@ class JobController:
             elif not (phase_of(pod) in ENDED and (step.keep_ended or last)):
                 self._delete(pod)
                 terminating += 1
-        _count(job, [], terminating)
+        count(job, [], terminating)
         if step.move(job.spec, status):
-            _moved(job)
-        begun, moved = moment(job.metadata.creation_timestamp), moment(status.state.last_transition_time)
-        if begun and moved:
-            status.running_duration = f"{(moved - begun).total_seconds():.0f}s"
+            moved(job)
+        begun, ended = moment(job.metadata.creation_timestamp), moment(status.state.last_transition_time)
+        if begun and ended:
+            status.running_duration = f"{(ended - begun).total_seconds():.0f}s"
         self._plugins.end(job)
         self._write(job)
         try:
@@ -183,19 +180,19 @@ class JobController:
         else:
             self._tell_of_group(job, group)
             terminating, pods = self._level(job)
-            _count(job, pods, terminating)
+            count(job, pods, terminating)
             job.status.min_available = job.spec.min_available or 0
             job.status.running_duration = None
             move(job.spec, job.status)
-        if _plain(job.status.to_dict()) != _plain(before):
-            _moved(job)
+        if plain(job.status.to_dict()) != plain(before):
+            moved(job)
             self._write(job)
 
     def _begin(self, job: VolcanoJob) -> VolcanoJob:
         if not job.status.state.phase:
             job.status.state.phase = JobPhase.PENDING
             job.status.min_available = job.spec.min_available or 0
-            _moved(job)
+            moved(job)
             job = self._write(job)
         self._plugins.begin(job)
         return job
@@ -210,7 +207,7 @@ class JobController:
                 for task in job.spec.tasks
             },
             "queue": job.spec.queue,
-            "minResources": _least(job),
+            "minResources": least(job),
             **({"priorityClassName": job.spec.priority_class_name} if job.spec.priority_class_name else {}),
         }
         if found is None:
@@ -262,51 +259,3 @@ class JobController:
         written = self._api.replace(VolcanoJob.RESOURCE, job.to_dict(), subresource="status", strict=False)
         self.store.put(VolcanoJob.RESOURCE, written)
         return VolcanoJob.from_dict(copy.deepcopy(written))
-
-
-def _asks(before: Obj | None, job: Obj) -> bool:
-    """Whether a change of a job is one to act on; the status is the controller's own, but for the phase."""
-    stage: Callable[[Obj], object] = lambda one: ((one.get("status") or {}).get("state") or {}).get("phase")  # noqa: E731
-    return before is None or before["spec"] != job["spec"] or stage(before) != stage(job)
-
-
-def _moved(job: VolcanoJob) -> None:
-    state = job.status.state
-    state.last_transition_time = now_text()
-    others = [one for one in job.status.conditions if one.status != state.phase]
-    newest = JobCondition(status=str(state.phase), last_transition_time=state.last_transition_time)
-    job.status.conditions = [*others, newest]
-
-
-def _count(job: VolcanoJob, pods: list[Obj], terminating: int) -> None:
-    status = job.status
-    tasks: dict[str, dict[str, int]] = {}
-    for pod in pods:
-        of_task = tasks.setdefault(annotations_of(pod)["volcano.sh/task-spec"], {})
-        phase = phase_of(pod) or "Pending"
-        of_task[phase] = of_task.get(phase, 0) + 1
-    status.task_status_count = {task: TaskState(phase=phases) for task, phases in tasks.items()}
-    totals = {word: sum(phases.get(word, 0) for phases in tasks.values()) for word in ("Pending", "Running", *ENDED)}
-    status.pending, status.running = totals["Pending"], totals["Running"]
-    status.succeeded, status.failed = totals["Succeeded"], totals["Failed"]
-    status.terminating = terminating
-
-
-def _plain(status: Obj) -> Obj:
-    """A status without its zeros, which may be written or left out."""
-    return {key: value for key, value in status.items() if value}
-
-
-def _least(job: VolcanoJob) -> dict[str, str]:
-    """What the gang needs together: its smallest size, task by task."""
-    needed: dict[str, float] = {"pods": float(job.spec.min_available or 0)}
-    left = job.spec.min_available or 0
-    for task in job.spec.tasks:
-        count = min(left, task.replicas)
-        left -= count
-        for resource, value in requests_of(task.template.get("spec") or {}, limits=False).items():
-            needed[resource] = needed.get(resource, 0.0) + value * count
-    return {
-        resource: f"{value:.0f}" if value == int(value) else f"{value * 1000:.0f}m"
-        for resource, value in needed.items()
-    }

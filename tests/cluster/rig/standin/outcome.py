@@ -13,10 +13,10 @@ from rig.standin.model import (
     SCHEDULED,
     SUCCEEDED,
     Gang,
-    Session,
     Task,
 )
 from rig.standin.objects import Obj, now_text
+from rig.standin.session import Session
 
 TRUE: Final = "True"
 

@@ -2,6 +2,8 @@
 
 import copy
 import uuid
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rerail.plugins.kube.api import KubeApi
@@ -12,8 +14,9 @@ from rerail.policies.errors import ConflictError, NotFoundError, RerailError
 from rig.standin import outcome, refusals
 from rig.standin.actions import play
 from rig.standin.conf import Conf, NotPlayedError, read
-from rig.standin.model import ENDED_NOW, Gang, Session, Task, open_session
+from rig.standin.model import ENDED_NOW, Gang, Task
 from rig.standin.objects import SCHEDULER, Obj, group_of, leaving, name_of, namespace_of, phase_of, uid_of
+from rig.standin.session import Session, open_session
 from rig.standin.store import Store
 from rig.standin.teller import Teller, log
 
@@ -46,6 +49,9 @@ class Scheduler:
     def session(self) -> None:
         """One session, and its effects."""
         self._reload()
+        known = {uid_of(pod) for pod in self._store.all(PODS)}
+        self._evicted &= known
+        self._bound = {uid: node for uid, node in self._bound.items() if uid in known}
         pods = [
             self._as_decided(pod) for pod in self._store.all(PODS) if phase_of(pod) not in ENDED_NOW or group_of(pod)
         ]
@@ -59,11 +65,11 @@ class Scheduler:
         )
         play(session, self._conf)
         for task in session.bindings:
-            self._try(self._bind, task)
+            self._try(partial(self._bind, task))
         for task, action in session.evictions:
-            self._try(self._evict, session, task, action)
+            self._try(partial(self._evict, session, task, action))
         for gang in session.gangs.values():
-            self._try(self._write, session, gang)
+            self._try(partial(self._write, session, gang))
 
     def _reload(self) -> None:
         text = self._path.read_text()
@@ -90,10 +96,9 @@ class Scheduler:
             pod = {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "now"}}
         return pod
 
-    def _try(self, effect: object, *arguments: object) -> None:
-        assert callable(effect)
+    def _try(self, effect: Callable[[], None]) -> None:
         try:
-            effect(*arguments)
+            effect()
         except (ConflictError, NotFoundError):
             return
         except RerailError as error:
@@ -116,9 +121,7 @@ class Scheduler:
 
     def _evict(self, session: Session, task: Task, action: str) -> None:
         name, place = task.name, namespace_of(task.pod)
-        self._teller.tell(
-            task.pod | {"kind": "Pod", "apiVersion": "v1"}, "Evict", outcome.eviction_words(action), warning=True
-        )
+        self._teller.tell(task.pod, "Evict", outcome.eviction_words(action), warning=True)
         marks = outcome.eviction_marks(task, action)
         if marks is None:
             return

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from rig.standin.model import HOLDING, PENDING, PIPELINED, SLACK, Amounts, Session, Task, fits, plus
+from rig.standin.model import HOLDING, PENDING, PIPELINED, SLACK, Amounts, Task, fits, plus
 from rig.standin.objects import Obj, quantity
+from rig.standin.session import Session
 
 HAS = HOLDING | {PIPELINED}
 

@@ -64,13 +64,13 @@ class Store:
                 if event.change == "synced":
                     self._synced[kind].set()
                     continue
-                before = seen.get(_key(event.object))
-                if event.change == "deleted":
-                    seen.pop(_key(event.object), None)
-                else:
-                    seen[_key(event.object)] = event.object
-                self._remember(kind, event.change, event.object)
-                self._tell(kind, event.change, before, event.object)
+                # The items of a list do not name their kind.
+                one = {"apiVersion": kind.api_version, "kind": kind.kind, **event.object}
+                before = seen.pop(_key(one), None)
+                if event.change != "deleted":
+                    seen[_key(one)] = one
+                self._remember(kind, event.change, one)
+                self._tell(kind, event.change, before, one)
         except RerailError as error:
             sys.stderr.write(f"cannot watch {kind.full_name}: {error}\n")
             self.broken.set()

@@ -122,6 +122,5 @@ class Upkeep:
             except NotFoundError:
                 continue
             for one in found:
-                # The items of a list do not name their kind.
                 named = {"apiVersion": kind.api_version, "kind": kind.kind, **one}
                 self._teller.tell(named, refusals.REASON, refusals.words([kind.kind]), warning=True)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from rig.standin.conf import Conf, Extender
-from rig.standin.model import READY, SLACK, Session, Task, plus
+from rig.standin.model import READY, SLACK, Task, plus
 from rig.standin.objects import namespace_of
+from rig.standin.session import Session
 from rig.standin.shares import Share
 from rig.standin.teller import log
 
