@@ -312,11 +312,14 @@ class Supervisor:
         """
         current = state.gang.name if state.gang else ""
         number = gang_number(current) or 0
-        for gang in self.backend.gangs(self.run.run):
-            if gang != current and (gang_number(gang) or 0) < number:
-                self.backend.end(gang, self.policy.end_grace_untrusted_s)
-        if state.phase in (*_OVER, "waiting") and current:
-            self.backend.end(current, 0.0)
+        try:
+            for gang in self.backend.gangs(self.run.run):
+                if gang != current and (gang_number(gang) or 0) < number:
+                    self.backend.end(gang, self.policy.end_grace_untrusted_s)
+            if state.phase in (*_OVER, "waiting") and current:
+                self.backend.end(current, 0.0)
+        except TransientError as error:  # the backend's; it must not be taken for an outage of the store
+            self._say_once("end-others", f"gangs of this run: {error}; trying again")
 
     def _is_over(self, state: RunState) -> bool:
         entry = self._entry

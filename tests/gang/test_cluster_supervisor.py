@@ -118,10 +118,7 @@ def test_a_gang_is_created_as_soon_as_it_is_accepted(driven):
     body = driven.rig.refusal(403, QUOTA, "Forbidden")
     driven.rig.api.fail("POST", f"/{driven.rig.plural}", 403, times=3, body=body)
     driven.until(lambda _state: made(driven))
-    driven.rig.phase("Running")
-    driven.rig.group("Running")
-    for number, name in enumerate(driven.rig.names):
-        driven.rig.pod(name, node=f"n{number + 1}")
+    driven.rig.run_pods()
     state = driven.until(lambda state: state.gang is not None and state.gang.nodes)
     assert state.gang.nodes == ("n1", "n2")
     assert state.attempt == 1
@@ -147,6 +144,28 @@ def test_what_cannot_be_seen_is_told_once_left_alone_and_seen_again(driven):
     assert len(made(driven)) == 1
     driven.backend.blind = False
     driven.until(lambda _state: any("is seen again" in line for line in driven.said))
+
+
+@pytest.mark.parametrize("how", ["hangs up", "answers 503"])
+def test_an_api_server_that_is_gone_is_told_and_the_supervisor_goes_on_when_it_is_back(driven, monkeypatch, how):
+    fake, later_s = driven.rig.api, [0.0]
+    monkeypatch.setattr(driven.rig.backend.watch.api, "clock", lambda: time.monotonic() + later_s[0])
+    driven.until(lambda _state: made(driven))
+    fake.fail("GET", "/", 503 if how == "answers 503" else 0, times=1_000_000)
+    fake.end_streams()
+
+    def grown_old(_state) -> bool:
+        later_s[0] += 5.0  # what the watches know grows old
+        return any("cannot be seen now" in line for line in driven.said)
+
+    state = driven.until(grown_old, within_s=100.0)
+    assert state.phase == "running"
+    assert len(made(driven)) == 1
+    fake.faults.clear()
+    driven.rig.run_pods()
+    state = driven.until(lambda state: state.gang.nodes == ("n1", "n2"), within_s=100.0)
+    assert any("is seen again" in line for line in driven.said)
+    assert not state.incidents
 
 
 def test_a_missing_right_ends_the_command_and_not_the_gang(driven):

@@ -166,13 +166,17 @@ class Rig:
         if self.kind == "vcjob":
             self.api.change("jobs", TEAM, GANG, lambda job: job.update(status={"state": {"phase": phase}}))
 
-    def run(self) -> None:
-        """Submit, and place and start every pod."""
-        self.submit()
+    def run_pods(self) -> None:
+        """Place and start every pod."""
         self.phase("Running")
         self.group("Running")
         for number, name in enumerate(self.names):
             self.pod(name, node=f"n{number + 1}")
+
+    def run(self) -> None:
+        """Submit, and place and start every pod."""
+        self.submit()
+        self.run_pods()
         self.until(lambda: [pod.phase for pod in self.view().pods] == ["running"] * 2)
         self.until(lambda: not self.view().waits)
 
