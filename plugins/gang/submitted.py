@@ -79,6 +79,7 @@ class ClusterBackend(ABC):
             RefusedError: A right is missing, or a name belongs to something else.
         """
         if gang.nodes:
+            self.held.pop(gang.name, None)
             return
         try:
             self.create(gang)
@@ -97,7 +98,10 @@ class ClusterBackend(ABC):
         """Every pod of ``gang``; see the port."""
         seen = self.watch.view(gang, tuple(f"{gang}-{pod.suffix}" for pod in self.shape))
         held = self.held.get(gang)
-        return seen.model_copy(update={"waits": held, "absent": False}) if held else seen
+        placed = len(seen.pods) == len(self.shape) and all(pod.node for pod in seen.pods)
+        if not held or placed:  # another supervisor may have had it accepted
+            return seen
+        return seen.model_copy(update={"waits": held, "absent": False})
 
     def why_hold(self, excluded: Collection[str]) -> str:
         """Which volume the next gang would wait for; see the port ``HoldsVolumes``."""

@@ -99,6 +99,21 @@ def test_a_quota_is_waited_for_with_its_reason(rig):
     assert len(rig.api.find(rig.plural)) == 1
 
 
+def test_a_gang_that_another_supervisor_had_accepted_waits_for_nothing(rig, make_rig):
+    rig.api.fail("POST", f"/{rig.plural}", 403, body=rig.refusal(403, f"x is {QUOTA}", "Forbidden"))
+    with pytest.raises(QuotaExceededError):
+        rig.backend.submit(rig.spec)
+    make_rig(rig.kind).backend.submit(rig.spec)
+    rig.run_pods()
+    rig.until(lambda: [pod.phase for pod in rig.view().pods] == ["running"] * 2)
+    assert not rig.view().waits
+    placed = tuple(pod.model_copy(update={"node": "n1"}) for pod in rig.spec.pods)
+    rig.backend.submit(rig.spec.model_copy(update={"pods": placed}))
+    rig.api.remove("pods", TEAM, rig.names[0])
+    rig.until(lambda: rig.view().pods[0].phase == "gone")
+    assert "quota" not in rig.view().waits
+
+
 DENIED = 'admission webhook "validatejob.volcano.sh" denied the request: queue `training` status is `Closed`'
 
 
