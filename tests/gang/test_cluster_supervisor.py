@@ -144,6 +144,11 @@ def test_what_cannot_be_seen_is_told_once_left_alone_and_seen_again(driven):
     assert len(made(driven)) == 1
     driven.backend.blind = False
     driven.until(lambda _state: any("is seen again" in line for line in driven.said))
+    driven.supervisor.step()
+    assert sum("is seen again" in line for line in driven.said) == 1
+    driven.backend.blind = True
+    driven.supervisor.step()
+    assert sum("cannot be seen now" in line for line in driven.said) == 2, "another outage is told as well"
 
 
 @pytest.mark.parametrize("how", ["hangs up", "answers 503"])
