@@ -162,6 +162,7 @@ def test_a_run_manifest_becomes_a_vcjob(gang, baseline):
     assert report.attempts[1].how == "new-gang"
 
 
+@full
 def test_ranks_meet_on_two_nodes_although_the_first_names_are_not_known_yet(cluster, gang, baseline):
     job = traced(gang, gpus=2)
     (task,) = job["spec"]["tasks"]
