@@ -249,6 +249,7 @@ def test_a_rank_that_fails_when_evicted_fires_pod_failed_first(gangs):
     gangs.phase("gang", "Terminated", fail_on=["Restarting", "Failed"])
 
 
+@full
 def test_a_job_that_is_deleted_takes_its_pods_and_its_group_along(gangs):
     job = gangs.run("gang", 2)
     gangs.client.delete(VolcanoJob, "gang", timeout_s=60)

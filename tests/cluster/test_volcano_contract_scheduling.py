@@ -81,6 +81,7 @@ def affinity(operator: str, key: str, *values: str) -> dict[str, Any]:
     return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
 
 
+@full
 def test_nodes_are_chosen_by_affinity(gangs):
     here, there = nodes_of(gangs)
     host = "kubernetes.io/hostname"
