@@ -1,0 +1,111 @@
+"""``rerail serve``: programs that stay and answer. ``extender`` lets Volcano ask before it evicts a training gang."""
+
+import logging
+import signal
+import sys
+import threading
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rerail.policies.errors import RefusedError, UsageError
+
+serve = typer.Typer(
+    name="serve", help="Programs that stay and answer.", no_args_is_help=True, rich_markup_mode="markdown"
+)
+
+
+class Print(StrEnum):
+    """What is printed instead of serving."""
+
+    MANIFESTS = "manifests"
+    NETWORK_POLICY = "network-policy"
+    SCHEDULER_CONF = "scheduler-conf"
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``serve`` to the ``rerail`` command."""
+    app.add_typer(serve, name="serve")
+
+
+@serve.callback()
+def _serve() -> None:
+    """Programs that stay and answer."""
+
+
+@serve.command("extender")
+def extender(
+    *,
+    listen: Annotated[
+        str, typer.Option("--listen", help="HOST:PORT. Nobody has to log in: do not open it to others.")
+    ] = "127.0.0.1:8765",
+    hold_s: Annotated[
+        float, typer.Option("--hold-s", help="The most that an evictor waits for one gang's save, in seconds.")
+    ] = 120.0,
+    kubeconfig: Annotated[
+        Path | None, typer.Option("--kubeconfig", help="[default: KUBECONFIG, ~/.kube/config, the pod's account]")
+    ] = None,
+    namespace: Annotated[str | None, typer.Option("--namespace", help="Only gangs of this one. [default: all]")] = None,
+    printed: Annotated[
+        Print | None,
+        typer.Option("--print", help="Do not serve: print YAML for kubectl, or for the scheduler's configuration."),
+    ] = None,
+    image: Annotated[str, typer.Option("--image", help="Of the Deployment that --print manifests prints.")] = "rerail",
+    store_secret: Annotated[
+        str, typer.Option("--store-secret", help="Secret with the AWS variables, for --print manifests.")
+    ] = "",
+) -> None:
+    """Answer Volcano's scheduler: a gang may be evicted once it saved, or at a deadline."""
+    if not 0 < hold_s < 1e6:  # noqa: PLR2004 - eleven days
+        raise UsageError(f"--hold-s {hold_s:g} is not usable: give seconds, more than 0 and below 1000000")
+    address = parse_address(listen)
+    if printed is not None:
+        _print(printed, namespace or "rerail", image, hold_s=hold_s, store_secret=store_secret)
+        return
+    from rerail.plugins.evict.extender_service import serving
+    from rerail.plugins.kube.api import ALL_NAMESPACES, KubeApi, Patience
+
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    # One try, soon over: the loops behind the answers repeat what failed.
+    api = KubeApi.connect(kubeconfig, patience=Patience(request_s=10.0, total_s=0.0))
+    try:
+        with serving(api, address, hold_s=hold_s, namespace=namespace or ALL_NAMESPACES) as server:
+            host, port = server.server_address[:2]
+            typer.echo(f"extender: http://{host!s}:{port}, holds for {hold_s:g} s at most", err=True)
+            stop.wait()
+    except OSError as error:
+        raise RefusedError(f"--listen {listen}: {error}; choose another address") from None
+    finally:
+        api.close()
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """HOST:PORT.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    host, colon, port = text.rpartition(":")
+    most = 65535
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > most:
+        raise UsageError(f"--listen {text!r} is not usable: give HOST:PORT, for example 127.0.0.1:8765")
+    return host, int(port)
+
+
+def _print(what: Print, namespace: str, image: str, *, hold_s: float, store_secret: str) -> None:
+    import yaml
+
+    from rerail.plugins.evict.extender_manifests import NAME, PORT, manifests, network_policy, scheduler_conf
+
+    if what is Print.SCHEDULER_CONF:
+        yaml.safe_dump(scheduler_conf(f"http://{NAME}.{namespace}:{PORT}"), sys.stdout, sort_keys=False)
+    elif what is Print.NETWORK_POLICY:
+        yaml.safe_dump(network_policy(namespace), sys.stdout, sort_keys=False)
+    else:
+        documents = manifests(namespace, image, hold_s=hold_s, store_secret=store_secret)
+        yaml.safe_dump_all(documents, sys.stdout, sort_keys=False)

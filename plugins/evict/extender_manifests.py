@@ -1,0 +1,146 @@
+"""What the extender needs in a cluster, as data: its Deployment, its rights, who may reach it, and who asks it."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rerail.plugins.kube.resources import EVENTS, PODS, ResourceType
+from rerail.plugins.kube.rights import cluster_role, rules
+from rerail.plugins.volcano.podgroup import POD_GROUPS
+
+NAME: Final = "rerail-extender"
+PORT: Final = 8765
+
+RIGHTS: Final[Mapping[ResourceType, tuple[str, ...]]] = {
+    PODS: ("list", "watch"),
+    POD_GROUPS: ("list", "watch", "patch"),
+    EVENTS: ("create",),
+}
+"""The least that the extender needs, in every namespace with gangs."""
+
+_LABELS: Final = {"app.kubernetes.io/name": NAME}
+_RBAC: Final = "rbac.authorization.k8s.io"
+
+
+def network_policy(namespace: str, *, scheduler_namespace: str = "volcano-system") -> dict[str, Any]:
+    """Only Volcano's scheduler may ask: the protocol has no login. Probes come from the node and pass.
+
+    Args:
+        namespace: Of the extender.
+        scheduler_namespace: Of the scheduler, whose pods carry Volcano's own label.
+    """
+    scheduler = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": scheduler_namespace}},
+        "podSelector": {"matchLabels": {"app": "volcano-scheduler"}},
+    }
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": NAME, "namespace": namespace},
+        "spec": {
+            "podSelector": {"matchLabels": dict(_LABELS)},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [scheduler], "ports": [{"protocol": "TCP", "port": PORT}]}],
+        },
+    }
+
+
+def manifests(
+    namespace: str, image: str, *, hold_s: float, store_secret: str = "", scheduler_namespace: str = "volcano-system"
+) -> list[dict[str, Any]]:
+    """Everything for ``kubectl apply``: account, rights, Deployment, Service, NetworkPolicy.
+
+    Args:
+        namespace: Where it runs.
+        image: An image with ``rerail[cli,control]``.
+        hold_s: The most that an evictor waits for one gang.
+        store_secret: A Secret with the usual AWS variables, for stores on S3; empty for none.
+        scheduler_namespace: Of Volcano's scheduler.
+    """
+    metadata = {"name": NAME, "namespace": namespace}
+    probe = {"httpGet": {"path": "/healthz", "port": PORT}, "periodSeconds": 5, "timeoutSeconds": 3}
+    container: dict[str, Any] = {
+        "name": "extender",
+        "image": image,
+        "args": ["serve", "extender", f"--listen=0.0.0.0:{PORT}", f"--hold-s={hold_s:g}"],
+        "command": ["rerail"],
+        "ports": [{"name": "http", "containerPort": PORT}],
+        "readinessProbe": probe,
+        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+    }
+    if store_secret:
+        container["envFrom"] = [{"secretRef": {"name": store_secret}}]
+    spec = {
+        "serviceAccountName": NAME,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [container],
+    }
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata,
+        # One, and never two: its answers rest on what it remembers, and a restart reads that back.
+        "spec": {
+            "replicas": 1,
+            "strategy": {"type": "Recreate"},
+            "selector": {"matchLabels": dict(_LABELS)},
+            "template": {"metadata": {"labels": dict(_LABELS)}, "spec": spec},
+        },
+    }
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata,
+        "spec": {"selector": dict(_LABELS), "ports": [{"name": "http", "port": PORT, "targetPort": PORT}]},
+    }
+    binding = {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": NAME},
+        "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": NAME},
+        "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": namespace}],
+    }
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
+        cluster_role(NAME, rules(RIGHTS)),
+        binding,
+        deployment,
+        service,
+        network_policy(namespace, scheduler_namespace=scheduler_namespace),
+    ]
+
+
+def scheduler_conf(url: str, *, resource: str = "nvidia.com/gpu") -> dict[str, Any]:
+    """A configuration of Volcano's scheduler that asks the extender: one tier, the extender last.
+
+    Args:
+        url: Of the extender, for example ``http://rerail-extender.rerail:8765``.
+        resource: The extender is asked only for evictors that request it.
+    """
+    arguments = {
+        "extender.urlPrefix": url,
+        "extender.httpTimeout": "1s",
+        "extender.preemptableVerb": "preemptable",
+        "extender.reclaimableVerb": "reclaimable",
+        "extender.managedResources": [resource],
+        "extender.ignorable": True,
+    }
+    plugins: list[dict[str, Any]] = [
+        {"name": "priority"},
+        # With it no gang of full size is ever a victim, with or without consent.
+        {"name": "gang", "enablePreemptable": False, "enableReclaimable": False},
+        {"name": "conformance"},
+        {"name": "overcommit"},
+        # By its order a new job comes before a gang that lost one member (volcano #5805).
+        {"name": "drf", "enablePreemptable": False, "enableJobOrder": False},
+        {"name": "predicates"},
+        {"name": "proportion"},
+        {"name": "nodeorder"},
+        {"name": "binpack"},
+        {"name": "extender", "arguments": arguments},
+    ]
+    return {"actions": "allocate, preempt, reclaim, backfill", "tiers": [{"plugins": plugins}]}
