@@ -26,6 +26,7 @@ RerailError                      anything that Rerail itself reports
      ├─ ConflictError            3  the object changed meanwhile: read it again
      ├─ ExpiredError             3  the API server no longer has this point in its history: list again (410)
      ├─ QuotaExceededError       5  a quota of the namespace is used up
+     ├─ DisruptionBudgetError    5  a PodDisruptionBudget lets no pod go now
      └─ DeadlineError            3  what was awaited did not come in time
 """
 
@@ -229,6 +230,13 @@ class QuotaExceededError(TransientError):
     """A ResourceQuota of the namespace leaves no room now."""
 
     headline = "Quota used up"
+    exit_code = 5
+
+
+class DisruptionBudgetError(TransientError):
+    """A PodDisruptionBudget does not let the pod go now; it may once others are ready."""
+
+    headline = "Disruption budget"
     exit_code = 5
 
 

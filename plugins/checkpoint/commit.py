@@ -24,7 +24,7 @@ from rerail.policies.errors import (
 from rerail.policies.lineage import holds
 from rerail.policies.manifest import CertificateRef, Layout, Manifest, PartRecord, SaveReason
 
-__all__ = ["Blob", "acknowledge", "commit", "confirm", "read_entry", "read_manifest", "write_part"]
+__all__ = ["Blob", "acknowledge", "commit", "confirm", "is_acknowledged", "read_entry", "read_manifest", "write_part"]
 
 _PART = re.compile(r"part-(\d{5})\.json")
 _TELL_RANKS = 16
@@ -210,25 +210,34 @@ def acknowledge(
         CommitFencedError: A newer attempt was sealed, and its start does not hold the commit, or did not come in time.
     """
     end = clock() + deadline_s
-    while True:
-        # Of several newer seals the newest one decides: its start may rest on a list made before the older start.
-        opening = newest_opening(run)
-        if opening.sealed is None or opening.sealed <= attempt:
-            return
-        if opening.started is not None and opening.started >= opening.sealed:
-            start = read_start(run, opening.started)
-            if holds(start.chain, attempt, step):
-                return
-            raise CommitFencedError(
-                f"step {step} of attempt {attempt} is not on the chain of attempt {start.attempt}, which goes on from "
-                f"{f'step {start.load.step}' if start.load else 'step 0'}; this gang has to leave with 86"
-            )
+    while not is_acknowledged(run, attempt=attempt, step=step):
         if clock() >= end:
             raise CommitFencedError(
-                f"attempt {opening.sealed} was sealed and not started within {deadline_s:g} s: whether step {step} of "
-                f"attempt {attempt} counts is open, so it is not acknowledged"
+                f"a newer attempt was sealed and not started within {deadline_s:g} s: whether step {step} of attempt "
+                f"{attempt} counts is open, so it is not acknowledged"
             )
         sleep(poll_s)
+
+
+def is_acknowledged(run: RunStore, *, attempt: int, step: int) -> bool:
+    """One look after the manifest; False while a newer attempt is sealed and not started, so that it is still open.
+
+    Raises:
+        CommitFencedError: A newer attempt goes on without the commit.
+    """
+    # Of several newer seals the newest one decides: its start may rest on a list made before the older start.
+    opening = newest_opening(run)
+    if opening.sealed is None or opening.sealed <= attempt:
+        return True
+    if opening.started is None or opening.started < opening.sealed:
+        return False
+    start = read_start(run, opening.started)
+    if holds(start.chain, attempt, step):
+        return True
+    raise CommitFencedError(
+        f"step {step} of attempt {attempt} is not on the chain of attempt {start.attempt}, which goes on from "
+        f"{f'step {start.load.step}' if start.load else 'step 0'}; this gang has to leave with 86"
+    )
 
 
 def confirm(

@@ -143,7 +143,7 @@ def run(
     if doc.forked_from:
         of, step = _source(doc.forked_from)
         _fork(opened, open_run(of, store=address, control=control), step, doc)
-    folder = (state or _state_folder(address)) / run_name
+    folder = (state or state_folder(address)) / run_name
     chosen = RecoveryPolicy.from_mapping(dict(doc.policy), f"run.json of run {run_name!r}")
     environment = dict(os.environ) | {
         "RERAIL_STORE": address,
@@ -181,7 +181,7 @@ def _new_name(command: list[str]) -> str:
     return f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
-def _state_folder(address: str) -> Path:
+def state_folder(address: str) -> Path:
     """Beside a store that is a folder, else where this user's programs keep their state."""
     parts = urlsplit(address)
     if parts.scheme == "file":

@@ -6,6 +6,7 @@ State lies on disk, one folder per pod, so that pods outlive a supervisor and th
                          claim.json     the process that is the pod: it claims this itself, so a pod never starts twice,
                                         whoever submitted it and wherever that one was stopped
                          ending.json    when SIGTERM was sent
+                         evicted        it was asked to go by an evictor, not by the run's supervisor
                          farewell.json  the pod's termination log
                          swept          nothing of the pod is left
 """
@@ -30,6 +31,7 @@ from rerail.policies.supervisor.observations import GangView, PodView
 from rerail.policies.supervisor.state import GangSpec, PodSpec
 
 _NO_WORD = 128 + signal.SIGKILL
+_EVICTED = "EvictionOnRequest"
 
 
 class _PodFile(Value):
@@ -55,6 +57,10 @@ class _Pod:
     @property
     def ending(self) -> Path:
         return self.folder / "ending.json"
+
+    @property
+    def evicted(self) -> Path:
+        return self.folder / "evicted"
 
     @property
     def swept(self) -> Path:
@@ -115,6 +121,17 @@ class LocalBackend:
         """Go on ending ``gang``; see the port."""
         left = [pod for pod in self._pods(gang) if not self._end(pod, grace_s)]
         return not left
+
+    def evict(self, gang: str, grace_s: float) -> bool:
+        """Go on ending ``gang`` as a cluster's eviction would: whoever judges its end sees that it was taken away.
+
+        Returns:
+            Whether nothing of the gang is left.
+        """
+        for pod in self._pods(gang):
+            if self._view(pod).phase in ("pending", "running"):
+                farewell.create_whole(pod.evicted, "")
+        return self.end(gang, grace_s)
 
     def rendezvous(self, gang: GangSpec) -> Rendezvous:
         """A free port of this machine, free a moment ago, and a fresh id."""
@@ -188,16 +205,20 @@ class LocalBackend:
 
     def _view(self, pod: _Pod) -> PodView:
         name, node = pod.file.pod.name, pod.file.pod.node
+        disrupted = _EVICTED if pod.evicted.exists() else ""
         claim = _load(pod.claim)
         if claim is None:
             return PodView(name=name, node=node, phase="pending")
         if _lives(claim):
-            return PodView(name=name, node=node, phase="running")
+            return PodView(name=name, node=node, phase="running", disrupted=disrupted)
         said = _load(pod.farewell)
         code = said.get("exit_code") if said else None
         if not isinstance(code, int):
-            return PodView(name=name, node=node, phase="gone", exit_code=_NO_WORD, farewell=False)
-        return PodView(name=name, node=node, phase="failed" if code else "succeeded", exit_code=code)
+            lost = PodView(name=name, node=node, phase="gone", exit_code=_NO_WORD, farewell=False)
+            return lost.model_copy(update={"disrupted": disrupted})
+        return PodView(
+            name=name, node=node, phase="failed" if code else "succeeded", exit_code=code, disrupted=disrupted
+        )
 
     def _end(self, pod: _Pod, grace_s: float) -> bool:
         if pod.swept.exists():

@@ -3,13 +3,13 @@
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self, cast
 
 from rerail.plugins.kube.config import Connection, connect
 from rerail.plugins.kube.errors import Call
-from rerail.plugins.kube.resources import ACCESS_REVIEWS, ResourceType
+from rerail.plugins.kube.resources import ACCESS_REVIEWS, PODS, ResourceType
 from rerail.plugins.kube.transport import Lines
 from rerail.policies.errors import ClusterUnreachableError, ExpiredError, TransientError, UsageError
 
@@ -276,6 +276,35 @@ class KubeApi:
             body["gracePeriodSeconds"] = grace_s
         query = {"dryRun": "All"} if dry_run else {}
         return self._send(call, "DELETE", self._path(call), query=query, body=body, repeatable=uid is not None)
+
+    def evict(self, name: str, *, namespace: str | None = None, uid: str | None = None, dry_run: bool = False) -> None:
+        """Ask once for a pod's eviction; it goes with its own grace period. Nothing is tried again here.
+
+        Args:
+            name: The pod.
+            namespace: The connection's by default.
+            uid: Only if it still is this one.
+            dry_run: Only find out whether it would be allowed.
+
+        Raises:
+            NotFoundError: It is not there.
+            ConflictError: Another pod has the name now (``uid``).
+            DisruptionBudgetError: A PodDisruptionBudget is in the way; names it.
+            ClusterUnreachableError: No answer, or not now.
+        """
+        call = Call("create", PODS, self.place(PODS, namespace), name, "eviction")
+        body: Obj = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": call.namespace},
+            "deleteOptions": {
+                **({"preconditions": {"uid": uid}} if uid else {}),
+                **({"dryRun": ["All"]} if dry_run else {}),
+            },
+        }
+        once = replace(self.patience, total_s=0.0)
+        query = {"dryRun": "All"} if dry_run else {}
+        self._send(call, "POST", self._path(call), query=query, body=body, repeatable=True, patience=once)
 
     def delete_all(
         self,

@@ -9,6 +9,7 @@ from rerail.policies.errors import (
     AlreadyExistsError,
     ClusterUnreachableError,
     ConflictError,
+    DisruptionBudgetError,
     ExpiredError,
     ForbiddenError,
     InvalidObjectError,
@@ -104,6 +105,13 @@ def error_of(code: int, body: bytes, call: Call, *, retry_after: str | None = No
     if code in (400, 405, 413, 415, 422):
         return InvalidObjectError(f"cannot {call}: {_invalid(message, details, call)}")
     wait_s = _seconds(retry_after) if retry_after else _seconds(details.get("retryAfterSeconds"))
+    if call.subresource == "eviction":
+        # 429 for one budget in the way, 500 for a pod that several cover; the server's own word names them.
+        said = [cause for cause in details.get("causes") or [] if isinstance(cause, dict)]
+        budgets = [str(cause.get("message")) for cause in said if cause.get("reason") == "DisruptionBudget"]
+        if budgets or "PodDisruptionBudget" in message or "disruption budget" in message:
+            why = "; ".join((message, *budgets))
+            return DisruptionBudgetError(f"cannot {call} now: {why}", retry_after_s=wait_s)
     return ClusterUnreachableError(
         f"cannot {call} now: the API server answered {code}: {message}; try again",
         retry_after_s=wait_s,
