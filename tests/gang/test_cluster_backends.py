@@ -206,6 +206,17 @@ def test_the_order_is_given_again_only_where_it_moved_nothing(vcjob):
     assert len(vcjob.api.find("commands")) == 1
 
 
+@pytest.mark.parametrize("phase", ["", "Pending", "Running", "Restarting"])
+def test_a_job_that_has_no_pods_may_still_make_some(vcjob, phase):
+    vcjob.submit()
+    if phase:
+        vcjob.phase(phase)
+        vcjob.until(lambda: vcjob.backend.watch.snapshot().jobs[GANG].phase == phase)
+    assert vcjob.backend.gangs("run") == (GANG,)
+    assert not vcjob.backend.end(GANG, 5.0)
+    assert vcjob.api.asked("POST", "/commands") == 1
+
+
 @pytest.mark.parametrize("phase", ["Terminating", "Aborting", "Aborted", "Completing", "Completed", "Failed"])
 def test_a_job_that_goes_or_is_gone_takes_no_order_and_holds_up_nothing(vcjob, phase):
     vcjob.submit()
