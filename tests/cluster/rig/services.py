@@ -13,7 +13,9 @@ from rig.clock import ClusterError, wait_for
 from rig.layout import BIN, CONTROL, DNS_DOMAIN, LOGS, SPACE, STATE
 
 START_DEADLINE_S = 60.0
-S3_PORT = 8333
+S3_PORT = 28333
+"""Not the usual one: SeaweedFS names sockets in /tmp by its ports, which another server here may use as well."""
+OTHER_PORTS = {"master": 29333, "volume": 28080, "filer": 28888}
 S3_ENDPOINT = f"http://{CONTROL}:{S3_PORT}"
 BUCKET = "rerail"
 S3_ENV = STATE / "s3.env"
@@ -57,6 +59,7 @@ def start_s3() -> None:
         "-s3",
         f"-s3.config={config}",
         f"-s3.port={S3_PORT}",
+        *(f"-{name}.port={port}" for name, port in OTHER_PORTS.items()),
         "-s3.port.iceberg=0",
         "-s3.port.lance=0",
         f"-s3.localSocket={folder / 's3.sock'}",
