@@ -82,8 +82,9 @@ def evict(
             raise NotFoundError(f"nothing to evict: gang {gang!r} ended; run {opened.run!r} has gang {target.gang!r}")
         pods: Any
         if api is not None:
-            from rerail.plugins.evict.cluster import ClusterPods
+            from rerail.plugins.evict.cluster import ClusterPods, refuse_without_rights
 
+            refuse_without_rights(api, where)
             pods = held.enter_context(ClusterPods(api, where, target.gang))
         else:
             assert store is not None

@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 from rerail.plugins.evict.preevict import PodsLeft
 from rerail.plugins.kube.api import KubeApi
 from rerail.plugins.kube.cache import Cache
+from rerail.plugins.kube.errors import Call
 from rerail.plugins.kube.resources import NODES, PODS
 from rerail.plugins.nodes.fit import why_not_ready
 from rerail.policies.errors import (
@@ -14,6 +15,7 @@ from rerail.policies.errors import (
     DisruptionBudgetError,
     ForbiddenError,
     NotFoundError,
+    RefusedError,
     TransientError,
 )
 from rerail.policies.workloads.attempt import GANG_LABEL
@@ -67,6 +69,21 @@ def evict_all(api: KubeApi, pods: Sequence[Obj]) -> str:
             except DisruptionBudgetError as error:
                 return str(error)
     return ""
+
+
+def refuse_without_rights(api: KubeApi, namespace: str) -> None:
+    """Refuse before anybody is asked to leave, not at the deadline.
+
+    Raises:
+        RefusedError: Pods may not be evicted there; names the rule.
+    """
+    call = Call("create", PODS, namespace, subresource="eviction")
+    try:
+        allowed = api.may("create", PODS, namespace=namespace, subresource="eviction")
+    except ForbiddenError:  # nobody tells us
+        return
+    if not allowed:
+        raise RefusedError(f"rights are missing: {call}. Add to {call.role}:\n{call.rule}")
 
 
 def dead_nodes(api: KubeApi, pods: Sequence[Obj]) -> frozenset[str]:

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rerail.plugins.checkpoint.store import RunStore
-from rerail.plugins.evict.cluster import ClusterPods, evict_all, grace_of, is_leaving, may_run, name_of
+from rerail.plugins.evict.cluster import (
+    ClusterPods,
+    evict_all,
+    grace_of,
+    is_leaving,
+    may_run,
+    name_of,
+    refuse_without_rights,
+)
 from rerail.plugins.evict.find import Place, places
 from rerail.plugins.evict.preevict import TAKEOVER_S, Evicted, PreEvict, live_gang
 from rerail.plugins.gang.ports import Clock
@@ -139,6 +147,7 @@ class Drain:
             return GangDrained(namespace=place.namespace, gang=place.gang, error=str(error))
 
     def _pre_evict(self, place: Place) -> Evicted | None:
+        refuse_without_rights(self.api, place.namespace)
         run = self.open_store(place)
         with ClusterPods(self.api, place.namespace, place.gang) as pods:
             try:

@@ -64,8 +64,8 @@ class Evicted(Value):
     """How an eviction ended.
 
     Attributes:
-        outcome: ``committed``, ``deadline``, or ``unsaved``: it ended before the deadline without a commit of its own.
-        step: Completed steps of the newest commit that counts, from which the run goes on; 0 where there is none to lose,
+        outcome: See ``policies.eviction.Outcome``.
+        step: Completed steps of the newest commit that counts, from which the run goes on; 0 where nothing was done,
             None where that cannot be told.
         asked_at_s: Wall clock, epoch seconds.
         committed_at_s: When the answering commit was seen to be acknowledged.

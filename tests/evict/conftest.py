@@ -10,6 +10,7 @@ import os
 import secrets
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,6 +20,9 @@ from typing import Any
 
 import pytest
 
+from rerail.plugins.checkpoint.attempts import create_run, seal_attempt, start_attempt
+from rerail.plugins.checkpoint.commit import Blob, commit, write_part
+from rerail.plugins.checkpoint.notes import certificate_ref, create_certificate, read_requests
 from rerail.plugins.checkpoint.open import open_run
 from rerail.plugins.checkpoint.store import RunStore
 from rerail.plugins.evict.local import LocalPods
@@ -26,8 +30,10 @@ from rerail.plugins.evict.preevict import PreEvict, live_gang
 from rerail.plugins.gang.ledger import newest_entry
 from rerail.plugins.gang.local import LocalBackend
 from rerail.plugins.trainer import processes
+from rerail.policies.documents import Certificate, Rendezvous, RunDoc, Seal
 from rerail.policies.errors import NotFoundError
 from rerail.policies.eviction import EvictionBounds
+from rerail.policies.manifest import PARTS, Layout, Snapshot
 from rerail.policies.supervisor.state import RunState
 
 RUN = "run"
@@ -64,10 +70,10 @@ server = KeyValueServer(port=port) if rank == 0 else None
 store = KeyValueClient("127.0.0.1", port, timeout_s=60)
 why = "it only counts"
 with KeyValueGroup(store, rank=rank, world_size=world) as group:
-    state = {"count": 0}
+    state, place = {"count": 0}, {"count": 0}
     ckpt = Checkpointer.from_env(
-        group=group, shared={"model": state}, every=Every(steps=every), total_steps=total,
-        absent={part: why for part in ("optimizer", "scheduler", "epoch", "rng", "scaler", "data", "user")},
+        group=group, shared={"model": state}, per_rank={"data": place}, every=Every(steps=every), total_steps=total,
+        absent={part: why for part in ("optimizer", "scheduler", "epoch", "rng", "scaler", "user")},
         save_deadline_s=30.0,
     )
     step = ckpt.restore()
@@ -77,7 +83,7 @@ with KeyValueGroup(store, rank=rank, world_size=world) as group:
             agreed = max(int(one) for one in group.all_gather(str(int(ckpt.wish())).encode()))
             time.sleep(pace_s)
             step += 1
-            state["count"] = step
+            state["count"] = place["count"] = step
             log.write(f"{step}\n")
             ckpt.step_done(step, agreed=agreed)
             if (folder / "evaluate").exists():
@@ -178,7 +184,8 @@ class Training:
     def evaluates(self, attempt: int) -> None:
         """Hold the ranks in an evaluation."""
         (self.folder / "evaluate").touch()
-        wait_for(lambda: all((self.folder / f"evaluating.{attempt}.{rank}").exists() for rank in range(2)))
+        # The other rank may have looked just before; then it waits for this one in its next step.
+        wait_for(lambda: list(self.folder.glob(f"evaluating.{attempt}.*")))
 
     def backend(self) -> LocalBackend:
         return LocalBackend(RUN, self.root / "store/.local" / RUN / "pods", (), {})
@@ -237,16 +244,176 @@ def load(name: str) -> Any:
     return sys.modules[known]
 
 
+@dataclass
+class Budget:
+    """A PodDisruptionBudget that lets no pod with a label go."""
+
+    name: str
+    label: tuple[str, str]
+
+
+def evicting(base: type[Any], api: Any) -> type[Any]:
+    """The fake API server's handler with the eviction subresource, and a kubelet that ends what is to go."""
+
+    class Evicting(base):  # type: ignore[misc]
+        def create(self, plural, group, namespace, name, sub, query, body):  # noqa: PLR0917
+            if sub != "eviction":
+                return super().create(plural, group, namespace, name, sub, query, body)
+            pod = api.objects.get((plural, namespace, name))
+            if pod is None:
+                return self.missing(plural, group, name)
+            uid = (body["deleteOptions"].get("preconditions") or {}).get("uid")
+            if uid not in (None, pod["metadata"]["uid"]):
+                return 409, load("fake_api").status(409, "the UID in the precondition does not match")
+            labels = pod["metadata"].get("labels") or {}
+            for budget in api.budgets:
+                if labels.get(budget.label[0]) == budget.label[1]:
+                    text = f"The disruption budget {budget.name} needs 4 healthy pods and has 4 currently"
+                    causes = [{"reason": "DisruptionBudget", "message": text}]
+                    words = "Cannot evict pod as it would violate the pod's disruption budget."
+                    return 429, load("fake_api").status(429, words, causes=causes)
+            if query.get("dryRun") != "All":
+                api.evicted.append(name)
+                api.change(plural, namespace, name, lambda one: one["metadata"].update(deletionTimestamp="2026-01-01"))
+                if pod["spec"]["nodeName"] not in api.dead:
+                    api.remove(plural, namespace, name)
+            return 201, {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}
+
+    return Evicting
+
+
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The small API server; KUBECONFIG leads to it."""
-    api, stop = load("fake_api").serve()
+    """The small API server with two nodes, and evictions; KUBECONFIG leads to it."""
+    module = load("fake_api")
+    plain = module.handler
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "handler", lambda api: evicting(plain(api), api))
+        api, stop = module.serve()
+    api.budgets, api.evicted, api.dead = [], [], set()
+    api.keep = lambda name, *label: api.budgets.append(Budget(name, label))
     path = tmp_path / "kubeconfig"
-    path.write_text(load("fake_api").kubeconfig(api.url))
+    path.write_text(module.kubeconfig(api.url))
     monkeypatch.setenv("KUBECONFIG", str(path))
+    for name in ("n1", "n2"):
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        api.put("nodes", {"metadata": {"name": name}, "spec": {}, "status": ready})
     with ExitStack() as held:
         held.callback(stop)
         yield api
+
+
+@dataclass
+class PodGang:
+    """A gang of pods on the fake API server, whose ranks are a thread of the test that answers requests."""
+
+    api: Any
+    root: Path
+    name: str
+    nodes: tuple[str, ...]
+    may_answer: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
+    step: int = 7
+    thread: threading.Thread | None = None
+
+    @property
+    def gang(self) -> str:
+        return f"{self.name}-a1"
+
+    @property
+    def store(self) -> str:
+        return (self.root / "store").as_uri()
+
+    @property
+    def run(self) -> RunStore:
+        return open_run(self.name, store=self.store, create=True)
+
+    def start(self) -> "PodGang":
+        """Open attempt 1, place its pods and start its ranks."""
+        doc = RunDoc(writer=secrets.token_hex(8), run=self.name, owner="cluster/team", created_at_s=0.0, world_size=1)
+        create_run(self.run, doc)
+        seal = Seal(writer=secrets.token_hex(8), run=self.name, attempt=1, how="fresh", gang=self.gang)
+        seal_attempt(self.run, seal)
+        start_attempt(
+            self.run,
+            attempt=1,
+            how="fresh",
+            gang=self.gang,
+            world_size=1,
+            rendezvous=Rendezvous(id="x", host="h", port=1),
+            writer=secrets.token_hex(8),
+        )
+        for number, node in enumerate(self.nodes):
+            self.pod(f"{self.gang}-{number}", node)
+        self.thread = threading.Thread(target=self.live, daemon=True)
+        self.thread.start()
+        return self
+
+    def pod(self, name: str, node: str) -> None:
+        labels = {"rerail.dev/run": self.name, "rerail.dev/gang": self.gang}
+        env = [{"name": "RERAIL_STORE", "value": self.store}]
+        spec = {"nodeName": node, "terminationGracePeriodSeconds": 1, "containers": [{"name": "main", "env": env}]}
+        metadata = {"name": name, "namespace": "team", "labels": labels}
+        self.api.put("pods", {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}})
+
+    def live(self) -> None:
+        """Wait for a request, commit with its answer once the test lets it, and leave."""
+        while not (asked := read_requests(self.run, 1)):
+            if self.over.wait(0.01):
+                return
+        while not self.may_answer.wait(0.01):
+            if self.over.is_set():
+                return
+        self.commit(asked[0][1].id)
+        for number in range(len(self.nodes)):
+            self.api.remove("pods", "team", f"{self.gang}-{number}")
+
+    def commit(self, answer: str) -> None:
+        certificate = Certificate(
+            writer=secrets.token_hex(8), run=self.name, attempt=1, loaded=None, ok=True, exact=True, ranks=()
+        )
+        create_certificate(self.run, certificate)
+        save_id = secrets.token_hex(8)
+        write_part(
+            self.run,
+            attempt=1,
+            step=self.step,
+            save_id=save_id,
+            rank=0,
+            blobs=[Blob("count.bin", "model", 1, (b"x",))],
+            values={"step": self.step},
+            absent={part: "it only counts" for part in PARTS if part not in ("model", "step")},
+            snapshot=Snapshot(rank=0, at_s=time.time()),
+            state_digest=None,
+            writer=secrets.token_hex(8),
+        )
+        commit(
+            self.run,
+            attempt=1,
+            step=self.step,
+            save_id=save_id,
+            world_size=1,
+            reason="request",
+            layout=Layout(world_size=1),
+            certificate=certificate_ref(certificate),
+            writer=secrets.token_hex(8),
+            answers=(answer,),
+        )
+
+
+@pytest.fixture
+def pod_gang(fake: Any, tmp_path: Path) -> Iterator[Callable[..., PodGang]]:
+    made: list[PodGang] = []
+
+    def make(name: str, *nodes: str) -> PodGang:
+        made.append(PodGang(fake, tmp_path, name, nodes).start())
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.over.set()
+        assert one.thread is not None
+        one.thread.join(10)
 
 
 @pytest.fixture(name="wait_for")
