@@ -149,7 +149,7 @@ class ExtenderServer(ThreadingHTTPServer):
             self._free.release()
 
     def service_actions(self) -> None:
-        """Twice a second: cut connections that take too long, however busy they look."""
+        """Some times a second: cut connections that take too long, however busy they look."""
         end = time.monotonic() - LONGEST_S
         with self._open_lock:
             late = [request for request, begun in self._open.items() if begun < end]

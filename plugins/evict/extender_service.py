@@ -80,7 +80,7 @@ def serving(
         with suppress(RerailError):
             gangs.check()
         with Worker(decider, api, opened, checkpoint_every_s=checkpoint_every_s):
-            thread = Thread(target=server.serve_forever, name="rerail-extender-http", daemon=True)
+            thread = Thread(target=server.serve_forever, args=(0.1,), name="rerail-extender-http", daemon=True)
             thread.start()
             try:
                 yield server

@@ -34,7 +34,7 @@ LOOKS: Final = 8
 CHECKPOINT_EVERY_S: Final = 30.0
 """How often a gang's newest commit is looked for, for the annotation."""
 
-RETRY_S: Final = 2.0
+RETRY_S: Final = 1.0
 _MOST_TELLINGS: Final = 2000
 
 _REASONS: Final = {"holding": "EvictionHeld", "committed": "EvictionAfterCommit", "deadline": "EvictionAtDeadline"}

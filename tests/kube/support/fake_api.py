@@ -216,8 +216,8 @@ class FakeApi:
 def matches(one: Obj, labels: str, fields: str) -> bool:
     own = one["metadata"].get("labels") or {}
     for part in filter(None, labels.split(",")):
-        key, _, value = part.partition("=")
-        if own.get(key) != value:
+        key, equals, value = part.partition("=")
+        if (own.get(key) != value) if equals else (key not in own):
             return False
     for part in filter(None, fields.split(",")):
         key, _, value = part.partition("=")
