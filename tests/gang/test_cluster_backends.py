@@ -146,6 +146,12 @@ def test_an_old_volcano_is_named_when_it_lacks_a_field(rig):
     assert "spec.new" in str(error)
 
 
+def test_a_quota_is_a_warning_before_a_run_begins_for_it_may_pass(rig):
+    rig.api.fail("POST", f"/{rig.plural}", 403, body=rig.refusal(403, f"x is {QUOTA}", "Forbidden"))
+    told = [one for one in rig.backend.problems(rig.spec) if "exceeded quota" in str(one)]
+    assert [one.severity for one in told] == ["warning"]
+
+
 @pytest.mark.parametrize("plural", ["services", "pods"])
 def test_what_the_server_would_refuse_of_a_group_is_known_before(make_rig, plural):
     rig = make_rig("podgroup")

@@ -70,6 +70,13 @@ def test_what_is_missing_is_named_all_at_once_with_the_guards(make_rig):
     assert "create commands.bus.volcano.sh in namespace 'team'" in words
     assert "deletecollection pods in namespace 'team'" in words
     assert "create configmaps in namespace 'guards'" in words
+    asked = [
+        body["spec"]["resourceAttributes"]
+        for _, path, body in rig.api.bodies
+        if path.endswith("accessreviews") and body
+    ]
+    about = {(one["verb"], one.get("name")) for one in asked if one["resource"] == "configmaps"}
+    assert about == {("get", "rerail-guard"), ("update", "rerail-guard"), ("create", None)}, "as its Role allows"
     rig.api.put("configmaps", {"metadata": {"name": "rerail-guard", "namespace": "guards"}})
     with pytest.raises(RefusedError) as caught:
         refuse_missing(rig.backend.watch.api, "vcjob", guard_namespace="guards")
