@@ -155,10 +155,10 @@ class Worker:
                 self._look(group.key, lambda group=group: self._commit_of(group))  # type: ignore[misc]
 
     def _commit_of(self, group: OurGroup) -> None:
-        self._looked_s[group.key] = time.monotonic()
         pod = self.decider.gangs.ranks_of(group.key)
         if pod is None:
-            return
+            return  # its pods are still to come: look again soon
+        self._looked_s[group.key] = time.monotonic()
         run = self.open_run(pod.run, pod.store, pod.control or None)
         taken = self._taken[group.key] = newest_commit(run, self._taken.get(group.key))
         if taken is not None:
