@@ -15,7 +15,7 @@ from rerail.policies.documents import RunDoc
 from rerail.policies.errors import ClusterUnreachableError, ForbiddenError
 from rerail.policies.recovery import RecoveryPolicy
 
-POLICY = RecoveryPolicy(capacity_wait_s=10.0, poll_s=0.5, settle_s=0.0, backoff_s=0.0)
+POLICY = RecoveryPolicy(capacity_wait_s=10.0, poll_s=1.0, settle_s=0.0, backoff_s=0.0)
 CLOSED = 'admission webhook "validatejob.volcano.sh" denied the request: queue `training` status is `Closed`'
 QUOTA = 'x "run-a1" is forbidden: exceeded quota: small, requested: count=1, used: count=1, limited: count=1'
 
@@ -62,7 +62,7 @@ class Driven:
         """Time goes on by itself here, and the watches get some of the real one."""
         self.at_s += seconds
         self.rig.clock.at_s += seconds
-        time.sleep(0.02)
+        time.sleep(0.01)
 
     def until(self, condition: Any, *, within_s: float = 25.0) -> Any:
         """Pass after pass."""

@@ -192,7 +192,7 @@ class Rig:
 def start(fake: Any, folder: Path, kind: str, *, ready: dict[str, bool], clock: Time) -> VcjobBackend | PodGroupBackend:
     path = folder / "kubeconfig"
     path.write_text(load().kubeconfig(fake.url))
-    patience = Patience(request_s=2.0, total_s=0.5, first_pause_s=0.01, longest_pause_s=0.1)
+    patience = Patience(request_s=1.0, total_s=0.3, first_pause_s=0.01, longest_pause_s=0.1)
     client = VolcanoClient.connect(path, patience=patience)
     workload = read_workload(JOB, "job.yaml")
     watch = GangWatch("run", client, with_jobs=kind == "vcjob", memory=PodMemory(node_ready=ready.get), clock=clock)
