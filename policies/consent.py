@@ -4,6 +4,10 @@ A scheduler asks again and again whether an evictor may take pods. A gang is hel
 deadline that nothing moves: ``hold_s`` after this evictor first asked for it, and ``hold_s`` after its save was asked
 for, whichever is first. Gangs are told to leave one after the other, because a scheduler that hears no for one gang
 asks for the next: without an order, one small evictor would send every gang of the cluster away.
+
+And a run leaves for an evictor once. A scheduler asks before it knows whether eviction would help, and an evictor that
+asks for the same run's next gang got nothing from the first: then ranks save and stay, consent is given for a while,
+and only an eviction that really comes sends them away.
 """
 
 import math
@@ -13,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 State = Literal["holding", "committed", "deadline"]
+Then = Literal["leave", "stay"]
 
 MOST_GANGS: Final = 4096
 MOST_EVICTORS: Final = 32
@@ -22,7 +27,10 @@ LIVE_S: Final = 10.0
 """An evictor that did not ask for so long has what it wants, or is gone; nobody is sent away for it."""
 SETTLE_S: Final = 5.0
 """After a gang left, how long its evictor has to find out that this is enough, before the next one is asked."""
+VISIT_S: Final = 3600.0
+"""How long it is remembered that a run left for an evictor."""
 _MOST_CHANGES: Final = 10_000
+_MOST_VISITS: Final = 10_000
 _WHOLE: Final = 0.5
 """Part of the hold for which gangs are asked one after the other; then all of them."""
 
@@ -54,6 +62,18 @@ class Change(NamedTuple):
     at_s: float
 
 
+class Save(NamedTuple):
+    """A save that is waited for.
+
+    Attributes:
+        since_s: When it was asked for, epoch seconds.
+        then: What the ranks do after it.
+    """
+
+    since_s: float
+    then: Then
+
+
 class Record(NamedTuple):
     """Where one gang and one evictor stand. Times in epoch seconds."""
 
@@ -75,6 +95,8 @@ class _Ask:
 class _Gang:
     asks: dict[str, _Ask] = field(default_factory=dict)
     save_s: float | None = None
+    then: Then = "leave"
+    run: str = ""
     committed_s: float | None = None
 
     def deadline_s(self, first_s: float, hold_s: float) -> float:
@@ -102,6 +124,7 @@ class ConsentBook:
         self._ttl_s = max(60.0, hold_s) if ttl_s is None else ttl_s
         self._gangs: dict[str, _Gang] = {}
         self._left: dict[str, float] = {}
+        self._visits: dict[tuple[str, str], float] = {}
         self._unwritten: dict[str, None] = {}
         self._changes: deque[Change] = deque(maxlen=_MOST_CHANGES)
 
@@ -155,11 +178,19 @@ class ConsentBook:
                 busy |= known.asks.keys()
         return busy
 
-    def saving(self, gang: str, now_s: float) -> None:
-        """The gang is being asked for its save from now on; a second call changes nothing."""
+    def saving(self, gang: str, now_s: float, *, run: str = "") -> None:
+        """The gang is being asked for its save from now on; a second call changes nothing.
+
+        Args:
+            gang: One that is due.
+            now_s: Now.
+            run: Its run, by a name that is unique in the cluster; empty takes the gang's own name.
+        """
         known = self._gangs.get(gang)
         if known is not None and known.save_s is None:
-            known.save_s = now_s
+            known.save_s, known.run = now_s, run or gang
+            been = [(evictor, known.run) in self._visits for evictor in known.asks]
+            known.then = "stay" if all(been) else "leave"
             self._unwritten[gang] = None
 
     def committed(self, gang: str, now_s: float) -> None:
@@ -167,15 +198,16 @@ class ConsentBook:
         known = self._gangs.get(gang)
         if known is not None and known.committed_s is None:
             known.committed_s = now_s
+            self._visits |= {(evictor, known.run): now_s for evictor in known.asks}
             for evictor, asked in known.asks.items():
                 if asked.told != "committed":
                     asked.told = "committed"
                     self._changes.append(Change(gang, evictor, "committed", asked.first_s, now_s))
 
-    def saving_since(self) -> dict[str, float]:
-        """Gangs whose commit is waited for, also beyond a deadline, and since when their save is asked for."""
+    def saves(self) -> dict[str, Save]:
+        """Gangs whose commit is waited for, also beyond a deadline."""
         return {
-            gang: known.save_s
+            gang: Save(known.save_s, known.then)
             for gang, known in self._gangs.items()
             if known.save_s is not None and known.committed_s is None
         }
@@ -188,8 +220,16 @@ class ConsentBook:
             self._left |= dict.fromkeys(known.asks, now_s)
 
     def forget(self, now_s: float) -> None:
-        """Drop evictors that did not ask for ``ttl_s``, and gangs that nobody wants any more."""
+        """Drop evictors that did not ask for ``ttl_s``, and gangs that nobody wants any more.
+
+        A gang that saved and stayed is held anew, for a save of its own, once consent lasted for ``hold_s``.
+        """
         for gang, known in list(self._gangs.items()):
+            if known.then == "stay" and known.committed_s is not None and now_s - known.committed_s >= self.hold_s:
+                known.save_s = known.committed_s = None
+                for one in known.asks.values():
+                    one.first_s = now_s
+                self._unwritten[gang] = None
             old = [evictor for evictor, one in known.asks.items() if now_s - one.last_s > self._ttl_s]
             for evictor in old:
                 del known.asks[evictor]
@@ -198,6 +238,9 @@ class ConsentBook:
             if not known.asks:
                 del self._gangs[gang]
         self._left = {evictor: at_s for evictor, at_s in self._left.items() if now_s - at_s < SETTLE_S}
+        old_visits = [visit for visit, at_s in self._visits.items() if now_s - at_s > VISIT_S]
+        for visit in old_visits + list(self._visits)[: max(0, len(self._visits) - _MOST_VISITS)]:
+            self._visits.pop(visit, None)
 
     def records(self, now_s: float) -> Iterator[Record]:
         """Every pair of a gang and an evictor as it stands."""
@@ -228,7 +271,8 @@ class ConsentBook:
         known = self._gangs.get(gang)
         if known is None:
             return None
-        return {"asked": {evictor: one.first_s for evictor, one in known.asks.items()}, "save": known.save_s}
+        asked = {evictor: one.first_s for evictor, one in known.asks.items()}
+        return {"asked": asked, "save": known.save_s, "then": known.then}
 
     def restore(self, gang: str, note: object, now_s: float) -> None:
         """Take over a note of an earlier process. It can only bring deadlines forward; what is no note is ignored.
@@ -256,6 +300,7 @@ class ConsentBook:
         # A save that was asked for long ago has nothing to do with whoever asks next: they get a hold of their own.
         if _is_time(save_s) and now_s - float(save_s) <= self.hold_s + self._ttl_s:
             known.save_s = min(float(save_s), now_s, math.inf if known.save_s is None else known.save_s)
+            known.then = "stay" if note.get("then") == "stay" else "leave"
 
 
 def _is_time(value: Any) -> bool:

@@ -67,7 +67,8 @@ def extender(
     from rerail.plugins.evict.extender_service import serving
     from rerail.plugins.kube.api import ALL_NAMESPACES, KubeApi, Patience
 
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s")
+    logging.getLogger("rerail").setLevel(logging.INFO)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

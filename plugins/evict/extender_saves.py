@@ -2,6 +2,7 @@
 
 Ranks are asked to *leave* after the save, not to stay: between a commit and an eviction that comes a scheduler's
 session later they would go on training, and those steps would be lost where the grace is shorter than a second save.
+Where leaving helped nobody before (policies/consent.py), they are asked to stay.
 """
 
 import secrets
@@ -16,6 +17,7 @@ from rerail.plugins.checkpoint.manifests import load_manifest
 from rerail.plugins.checkpoint.notes import add_request
 from rerail.plugins.checkpoint.resolve import read_start
 from rerail.plugins.checkpoint.store import RunStore
+from rerail.policies.consent import Then
 from rerail.policies.errors import CommitFencedError
 from rerail.policies.lineage import OPEN_STEP
 
@@ -44,12 +46,24 @@ class GangSave:
     Args:
         run: The run's stores.
         gang: The gang's name, as starts have it.
+        then: What the ranks do after the save.
+        since_s: When the save was asked for, epoch seconds; names the request of a gang that stays.
         new_id: Gives random ids of writes.
     """
 
-    def __init__(self, run: RunStore, gang: str, *, new_id: Callable[[], str] = lambda: secrets.token_hex(8)) -> None:
+    def __init__(
+        self,
+        run: RunStore,
+        gang: str,
+        *,
+        then: Then = "leave",
+        since_s: float = 0.0,
+        new_id: Callable[[], str] = lambda: secrets.token_hex(8),
+    ) -> None:
         self._run = run
         self._gang = gang
+        self._then = then
+        self._since_s = since_s
         self._new_id = new_id
         self._asked: int | None = None
 
@@ -78,7 +92,7 @@ class GangSave:
                 attempt=started,
                 reason=reason,
                 within_s=max(1.0, within_s),
-                then="leave",
+                then=self._then,
                 writer=self._new_id(),
                 id=self._id(started),
             )
@@ -91,8 +105,9 @@ class GangSave:
         return answered
 
     def _id(self, attempt: int) -> str:
-        # One per attempt, and the same after a restart: asking again is the same request.
-        return f"extender-{self._gang}-{attempt}"
+        # The same after a restart: asking again is the same request. To leave is asked once per attempt.
+        again = f"-{self._since_s:.0f}" if self._then == "stay" else ""
+        return f"extender-{self._gang}-{attempt}{again}"
 
     def _answer(self, attempt: int) -> Saved | None:
         commits = Commits(self._run.control, first_page=_GLANCE)

@@ -22,7 +22,7 @@ from rerail.plugins.evict.extender_saves import GangSave, Taken, newest_commit
 from rerail.plugins.kube.api import KubeApi
 from rerail.plugins.kube.resources import EVENTS
 from rerail.plugins.volcano.podgroup import POD_GROUPS
-from rerail.policies.consent import Change
+from rerail.policies.consent import Change, Save
 from rerail.policies.errors import ConflictError, NotFoundError, RerailError, TransientError
 
 log = logging.getLogger("rerail.extender")
@@ -92,14 +92,15 @@ class Worker:
             book.forget(now_s)
             due = book.due(now_s)
             for gang in due:
-                book.saving(gang, now_s)
-            waiting = book.saving_since()
+                group = self.decider.gangs.group(gang)
+                book.saving(gang, now_s, run=f"{group.namespace}/{group.run}" if group else "")
+            waiting = book.saves()
         for gang in due:
             self.decider.metrics.count("saves")
-            log.info("%s is asked to save and leave", gang)
-        for gang, since_s in waiting.items():
-            left_s = since_s + book.hold_s - now_s
-            self._look(gang, lambda gang=gang, left_s=left_s: self._save(gang, left_s))  # type: ignore[misc]
+            log.info("%s is asked to save and %s", gang, waiting[gang].then)
+        for gang, save in waiting.items():
+            left_s = save.since_s + book.hold_s - now_s
+            self._look(gang, lambda gang=gang, save=save, left_s=left_s: self._save(gang, save, left_s))  # type: ignore[misc]
         for gang in self._saves.keys() - waiting.keys():
             self._saves.pop(gang, None)
         self._look_at_commits()
@@ -124,14 +125,15 @@ class Worker:
 
         threading.Thread(target=looked, name="rerail-extender-look", daemon=True).start()
 
-    def _save(self, key: str, left_s: float) -> None:
+    def _save(self, key: str, asked: Save, left_s: float) -> None:
         """Ask a gang for its save, or look for its commit."""
         save = self._saves.get(key)
         if save is None:
             pod = self.decider.gangs.ranks_of(key)
             if pod is None:
                 return
-            save = self._saves[key] = GangSave(self.open_run(pod.run, pod.store, pod.control or None), pod.gang)
+            run = self.open_run(pod.run, pod.store, pod.control or None)
+            save = self._saves[key] = GangSave(run, pod.gang, then=asked.then, since_s=asked.since_s)
         saved = save.look(reason="somebody of higher priority needs the room: Volcano asks to evict", within_s=left_s)
         if saved is not None:
             self._why[key] = saved.why

@@ -22,6 +22,7 @@ from rerail.plugins.evict import extender as module
 from rerail.plugins.evict.extender_gangs import ASKED_ANNOTATION, CHECKPOINT_ANNOTATION
 from rerail.plugins.evict.extender_service import serving
 from rerail.plugins.kube.api import KubeApi, Patience
+from rerail.policies import consent
 from rerail.policies.documents import Seal
 from rerail.policies.errors import CommitFencedError, StoreUnreachableError
 
@@ -156,6 +157,11 @@ def put_gang(cluster: Any, scene: Any, *, group: str = "run-a1-uid", store: str 
     for one in pods:
         cluster.put("pods", one)
     return pods
+
+
+@pytest.fixture(autouse=True)
+def _settles_soon(monkeypatch) -> None:
+    monkeypatch.setattr(consent, "SETTLE_S", 0.5)
 
 
 @pytest.fixture
@@ -301,6 +307,29 @@ def test_a_gang_that_starts_again_in_place_is_asked_again(cluster, scene, start)
     request = until("they are asked again", lambda: read_requests(scene.store, 2))[0][1]
     scene.save(2, 30, reason="request", answers=(request.id,))
     until("consent", lambda: asker.ask(question(*ours)))
+
+
+def test_a_run_that_left_in_vain_saves_and_stays(cluster, scene, start):
+    ours = put_gang(cluster, scene)
+    asker = start()
+    asker.ask(question(*ours))
+    request = until("the ranks are asked", lambda: read_requests(scene.store, 1))[0][1]
+    scene.save(1, 20, reason="request", answers=(request.id,))
+    until("consent", lambda: asker.ask(question(*ours)))
+    scene.open(2)
+    for one in ours:
+        cluster.remove("pods", "team", one["metadata"]["name"])
+    cluster.remove("podgroups", "team", "run-a1-uid")
+    labels = {**LABELS, "rerail.dev/gang": f"{RUN}-a2"}
+    cluster.put("podgroups", {"metadata": {"name": "run-a2-uid", "namespace": "team", "labels": labels}})
+    second = pod("second-0", store=scene.address, labels=labels, group="run-a2-uid")
+    cluster.put("pods", second)
+
+    def asked() -> Any:
+        asker.ask(question(second))
+        return read_requests(scene.store, 2)
+
+    assert until("the ranks are asked", asked)[0][1].then == "stay"
 
 
 def test_a_gang_that_another_one_replaced_is_not_waited_for(cluster, scene, start):

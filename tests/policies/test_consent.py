@@ -91,6 +91,39 @@ def test_two_evictors_do_not_wait_for_each_other(book):
     assert book.due(T0) == ("a", "b")
 
 
+def test_a_run_leaves_for_an_evictor_once_then_it_saves_and_stays(book):
+    book.ask("too-large", "run-a1", T0)
+    book.saving("run-a1", T0, run="run")
+    assert book.saves()["run-a1"].then == "leave"
+    book.committed("run-a1", T0 + 5)
+    book.drop("run-a1", T0 + 8)
+
+    for second in range(60, 120):
+        book.ask("too-large", "run-a2", T0 + second)
+        for gang in book.due(T0 + second):
+            book.saving(gang, T0 + second, run="run")
+    assert book.saves()["run-a2"] == (T0 + 60, "stay")
+    book.committed("run-a2", T0 + 120)
+    assert book.ask("too-large", "run-a2", T0 + 121).consent
+    for second in range(121, 240):
+        book.forget(T0 + second)
+        assert book.ask("too-large", "run-a2", T0 + second).consent
+    book.forget(T0 + 240)
+    assert not book.ask("too-large", "run-a2", T0 + 240).consent, "the commit is old by now"
+    assert book.due(T0 + 240) == ("run-a2",)
+    assert book.ask("too-large", "run-a2", T0 + 240 + HOLD_S).consent
+
+
+def test_another_evictor_may_send_the_run_away_again(book):
+    book.ask("first", "run-a1", T0)
+    book.saving("run-a1", T0, run="run")
+    book.committed("run-a1", T0 + 5)
+    book.drop("run-a1", T0 + 8)
+    book.ask("second", "run-a2", T0 + 60)
+    book.saving("run-a2", T0 + 60, run="run")
+    assert book.saves()["run-a2"].then == "leave"
+
+
 def test_nobody_is_sent_away_for_an_evictor_that_stopped_asking(book):
     book.ask("high", "gang", T0)
     assert book.due(T0 + 11) == ()
@@ -105,7 +138,7 @@ def test_a_restart_keeps_the_deadline(book):
     again.restore("gang", note, T0 + 50)
     assert not again.ask("high", "gang", T0 + 51).consent
     assert again.due(T0 + 51) == (), "it was asked already"
-    assert again.saving_since() == {"gang": T0 + 1}
+    assert again.saves() == {"gang": (T0 + 1, "leave")}
     assert again.ask("high", "gang", T0 + HOLD_S).consent
 
 
