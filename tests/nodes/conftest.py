@@ -238,6 +238,12 @@ class Cluster:
                 self.api.delete(NODES, name)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "real_api" in getattr(item, "fixturenames", ()):
+            item.add_marker("cluster")
+
+
 @pytest.fixture
 def real_api() -> Iterator[KubeApi]:
     path = os.environ.get("RERAIL_TEST_KUBECONFIG", "")

@@ -47,7 +47,7 @@ class ClusterWorld:
         self.api.delete(CONFIG_MAPS, NAME, namespace=self.namespace)
 
 
-@pytest.fixture(params=["local", "fake", "real"])
+@pytest.fixture(params=["local", "fake", pytest.param("real", marks=pytest.mark.cluster)])
 def shared(request, tmp_path):
     if request.param == "local":
         yield LocalWorld(tmp_path)
