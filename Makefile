@@ -65,7 +65,7 @@ cluster-test: $(VENV)/.dev ## Test on the cluster, a sample of the cases
 	RERAIL_CLUSTER=sample $(BIN)/pytest -n 2 tests/cluster
 
 cluster-test-full: $(VENV)/.dev ## Test on the cluster, all cases
-	RERAIL_CLUSTER=full $(BIN)/pytest tests/cluster
+	RERAIL_CLUSTER=full $(BIN)/pytest -n 2 tests/cluster
 
 # What needs a cluster, on one that is brought up for it and removed again, whatever happens.
 cluster-stage: $(VENV)/.dev
