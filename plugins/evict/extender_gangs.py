@@ -1,6 +1,7 @@
 """Rerail's gangs as two watches have them: which pod is of which gang, and where that gang's store is."""
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
@@ -18,6 +19,7 @@ ASKED_ANNOTATION: Final = "rerail.dev/asked-to-leave-at"
 CHECKPOINT_ANNOTATION: Final = "volcano.sh/last-checkpoint-time"
 """On a PodGroup: when its newest commit was taken, RFC 3339; the key that volcano #5998 proposed."""
 
+_INDEX_S: Final = 0.5
 GROUP_ANNOTATION: Final = "scheduling.k8s.io/group-name"
 
 
@@ -78,6 +80,7 @@ class OurGangs:
     namespace: str = ALL_NAMESPACES
     on_note: Callable[[str, object], object] = lambda _group, _note: None
     on_gone: Callable[[str], object] = lambda _group: None
+    _with_ranks: tuple[float, dict[str, OurPod]] = (-math.inf, {})
     _pods: Cache[OurPod] = field(init=False)
     _groups: Cache[OurGroup] = field(init=False)
 
@@ -137,7 +140,10 @@ class OurGangs:
         Raises:
             RerailError: As for ``check``.
         """
-        return next((pod for pod in self._pods.values() if pod.group == key and pod.holds_ranks and pod.alive), None)
+        now_s = self.api.clock()
+        if now_s - self._with_ranks[0] > _INDEX_S:  # for all gangs at once: each is looked for several times a second
+            self._with_ranks = now_s, {pod.group: pod for pod in self._pods.values() if pod.holds_ranks and pod.alive}
+        return self._with_ranks[1].get(key)
 
     def _changed(self, change: Change, one: Obj) -> None:
         group = group_of(one)

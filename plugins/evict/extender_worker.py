@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, Self
 
 from rerail.plugins.checkpoint.store import RunStore
@@ -28,8 +29,10 @@ from rerail.policies.errors import ConflictError, NotFoundError, RerailError, Tr
 log = logging.getLogger("rerail.extender")
 
 TICK_S: Final = 0.2
-LOOKS: Final = 8
-"""Stores that are looked at at once. One that hangs keeps its place; the gangs behind it go at their deadline."""
+SAVE_LOOKS: Final = 8
+COMMIT_LOOKS: Final = 4
+"""Stores that are looked at at once, for saves and for the annotation. One that hangs keeps its place; where all
+of them hang, gangs go at their deadline."""
 
 CHECKPOINT_EVERY_S: Final = 30.0
 """How often a gang's newest commit is looked for, for the annotation."""
@@ -38,6 +41,26 @@ RETRY_S: Final = 1.0
 _MOST_TELLINGS: Final = 2000
 
 _REASONS: Final = {"holding": "EvictionHeld", "committed": "EvictionAfterCommit", "deadline": "EvictionAtDeadline"}
+
+
+@dataclass(slots=True)
+class _Looks:
+    """Looks of one kind: so many at once, and one per gang."""
+
+    most: int
+    busy: set[str] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self, gang: str) -> bool:
+        with self.lock:
+            if gang in self.busy or len(self.busy) >= self.most:
+                return False
+            self.busy.add(gang)
+            return True
+
+    def end(self, gang: str) -> None:
+        with self.lock:
+            self.busy.discard(gang)
 
 
 @dataclass(slots=True)
@@ -57,9 +80,8 @@ class Worker:
     tick_s: float = TICK_S
     _stopped: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
-    _places: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(LOOKS))
-    _busy: set[str] = field(default_factory=set)
-    _busy_lock: threading.Lock = field(default_factory=threading.Lock)
+    _save_looks: _Looks = field(default_factory=lambda: _Looks(SAVE_LOOKS))
+    _commit_looks: _Looks = field(default_factory=lambda: _Looks(COMMIT_LOOKS))
     _saves: dict[str, GangSave] = field(default_factory=dict)
     _taken: dict[str, Taken | None] = field(default_factory=dict)
     _looked_s: dict[str, float] = field(default_factory=dict)
@@ -100,17 +122,15 @@ class Worker:
             log.info("%s is asked to save and %s", gang, waiting[gang].then)
         for gang, save in waiting.items():
             left_s = save.since_s + book.hold_s - now_s
-            self._look(gang, lambda gang=gang, save=save, left_s=left_s: self._save(gang, save, left_s))  # type: ignore[misc]
+            self._look(self._save_looks, gang, partial(self._save, gang, save, left_s))
         for gang in self._saves.keys() - waiting.keys():
             self._saves.pop(gang, None)
         self._look_at_commits()
 
-    def _look(self, gang: str, what: Callable[[], None]) -> None:
+    def _look(self, looks: _Looks, gang: str, what: Callable[[], None]) -> None:
         """Do something with a gang's store in a thread, unless one does already or too many do."""
-        with self._busy_lock:
-            if gang in self._busy or not self._places.acquire(blocking=False):
-                return
-            self._busy.add(gang)
+        if not looks.begin(gang):
+            return
 
         def looked() -> None:
             try:
@@ -119,9 +139,7 @@ class Worker:
             except (RerailError, OSError) as error:
                 self._trouble(gang, "store", error)
             finally:
-                with self._busy_lock:
-                    self._busy.discard(gang)
-                self._places.release()
+                looks.end(gang)
 
         threading.Thread(target=looked, name="rerail-extender-look", daemon=True).start()
 
@@ -154,7 +172,7 @@ class Worker:
                 known.pop(key, None)
         for group in groups:
             if now_s - self._looked_s.get(group.key, -self.checkpoint_every_s) >= self.checkpoint_every_s:
-                self._look(group.key, lambda group=group: self._commit_of(group))  # type: ignore[misc]
+                self._look(self._commit_looks, group.key, partial(self._commit_of, group))
 
     def _commit_of(self, group: OurGroup) -> None:
         pod = self.decider.gangs.ranks_of(group.key)
@@ -166,7 +184,7 @@ class Worker:
         if taken is not None:
             stamp = datetime.fromtimestamp(taken.at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             if stamp != group.checkpoint:
-                self._tell(lambda: self._annotate(group, CHECKPOINT_ANNOTATION, stamp))
+                self._tell(partial(self._annotate, group, CHECKPOINT_ANNOTATION, stamp))
 
     # Words to the cluster.
 
@@ -183,7 +201,7 @@ class Worker:
             changes = self.decider.book.take_changes()
             notes = {gang: self.decider.book.note(gang) for gang in self.decider.book.take_unwritten()}
         for gang, note in notes.items():
-            self._tell(lambda gang=gang, note=note: self._write_note(gang, note))  # type: ignore[misc]
+            self._tell(partial(self._write_note, gang, note))
         for change in changes:
             self._announce(change)
         for _ in range(len(self._tellings)):
@@ -227,7 +245,7 @@ class Worker:
         log.info("%s: %s", change.gang, text)
         group = self.decider.gangs.group(change.gang)
         if group is not None:
-            self._tell(lambda: self._event(group, change, text))
+            self._tell(partial(self._event, group, change, text))
 
     def _event(self, group: OurGroup, change: Change, text: str) -> None:
         at = datetime.fromtimestamp(change.at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -138,6 +138,12 @@ def events(gang: Gang) -> dict[str, Mapping[str, Any]]:
     return {one["reason"]: one for one in found if one.get("source", {}).get("component") == "rerail-extender"}
 
 
+def told(gang: Gang) -> bool:
+    """Whether a PodGroup of the run says when its last checkpoint was taken."""
+    groups = gang.cluster.read("podgroups", "-n", gang.namespace, "-l", f"rerail.dev/run={gang.name}")["items"]
+    return any("volcano.sh/last-checkpoint-time" in one["metadata"]["annotations"] for one in groups)
+
+
 def saved_first(gang: Gang, baseline: Gang, extender: Extender) -> None:
     """The story with consent: the gang left after a commit, the other job ran, nothing was lost."""
     report = finished(gang, baseline)
@@ -162,9 +168,9 @@ def test_a_training_gang_saves_before_a_more_urgent_one_takes_its_room(cluster, 
     with asking(asks):
         deaf_gang(gang, queue=place, priorityClassName=low, pod={"priorityClassName": low})
         other_job(cluster, gang.namespace, queue=place, priorityClassName=high)
+        gang.wait("it goes on", lambda state: state.attempt == 2 and state.phase == "running")
+        cluster.wait("the last checkpoint is told", lambda: told(gang), DEADLINE_S)
         saved_first(gang, baseline, server)
-    groups = cluster.read("podgroups", "-n", gang.namespace, "-l", f"rerail.dev/run={gang.name}")["items"]
-    assert any("volcano.sh/last-checkpoint-time" in one["metadata"]["annotations"] for one in groups), groups
 
 
 @full

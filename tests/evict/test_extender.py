@@ -244,7 +244,7 @@ def test_a_store_that_cannot_be_reached_holds_until_the_deadline_and_no_longer(c
     def down(run: str, *_: Any) -> Any:
         raise StoreUnreachableError(f"{run}: no answer")
 
-    asker = start(hold_s=1.0, **({"opened": down} if store == "down" else {}))
+    asker = start(hold_s=0.5, **({"opened": down} if store == "down" else {}))
     assert asker.ask(question(*ours)) == []
     until("it is counted", lambda: 'troubles_total{where="store"}' in asker.metrics())
     assert asker.ask(question(*ours)) == []
@@ -259,7 +259,7 @@ def test_a_store_that_hangs_keeps_no_answer_waiting(cluster, scene, start):
         release.wait(WAIT_S)
         raise StoreUnreachableError("at last")
 
-    asker = start(hold_s=1.0, opened=hangs)
+    asker = start(hold_s=0.5, opened=hangs)
     try:
         begun = time.monotonic()
         assert asker.ask(question(*ours)) == []
@@ -409,7 +409,7 @@ def test_a_huge_question_is_not_read(start):
 
 def test_slow_clients_end_and_leave_room_for_others(cluster, scene, start, monkeypatch):
     ours = put_gang(cluster, scene)
-    monkeypatch.setattr(module, "LONGEST_S", 1.0)
+    monkeypatch.setattr(module, "LONGEST_S", 0.5)
     asker = start()
     with closing(socket.create_connection(("127.0.0.1", asker.port), timeout=WAIT_S)) as slow:
         slow.sendall(b"POST /preemptable HTTP/1.1\r\nContent-Length: 100\r\n\r\n")

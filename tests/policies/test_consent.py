@@ -148,8 +148,9 @@ def test_a_note_that_comes_after_the_first_question_brings_the_deadline_forward(
     assert book.ask("high", "gang", T0 + HOLD_S).consent
 
 
-def test_a_note_of_the_future_counts_from_now(book):
-    book.restore("gang", {"asked": {"high": T0 + 10_000}, "save": T0 + 10_000}, T0)
+@pytest.mark.parametrize("save_s", [None, T0 + 10_000])
+def test_a_note_of_the_future_counts_from_now(book, save_s):
+    book.restore("gang", {"asked": {"high": T0 + 10_000}, "save": save_s}, T0)
     assert book.ask("high", "gang", T0 + HOLD_S).consent
 
 
