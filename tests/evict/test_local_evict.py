@@ -142,6 +142,7 @@ def test_the_command_says_what_became_of_it(training, as_json):
     assert (document["gang"], document["outcome"]) == ("run-a1", "committed")
     assert document["step"] == training.steps(1)[-1]
     assert document["evicted_at_s"] > 0
+    training.trains(2)
     with pytest.raises(NotFoundError, match=r"nothing to evict: gang 'run-a1' ended; run 'run' has gang 'run-a2'"):
         evict("--gang", "run-a1")
     with pytest.raises(NotFoundError, match="neither a run nor a gang 'other'"):
