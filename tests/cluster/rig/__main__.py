@@ -4,6 +4,8 @@ import argparse
 import fcntl
 import json
 import os
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -109,6 +111,16 @@ NODE_COMMANDS = {
 }
 
 
+def lacks() -> str:
+    """What this machine lacks for a cluster, in words; empty where it lacks nothing that can be told beforehand."""
+    if os.geteuid() != 0 or not sys.platform.startswith("linux"):
+        return "it needs root on Linux, as it makes network namespaces and containers"
+    if not shutil.which("go"):
+        return "its programs are built with Go >= 1.26, and no `go` is on PATH"
+    tried = subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True, text=True, check=False)
+    return f"no network or mount namespace may be made here: {tried.stderr.strip()}" if tried.returncode else ""
+
+
 def main() -> int:
     """Run one command; exit code 1 with a reason where it failed."""
     parser = argparse.ArgumentParser(prog="rig", description=__doc__)
@@ -117,6 +129,7 @@ def main() -> int:
     upper.add_argument("--nodes", type=int, default=2, choices=range(2, layout.MAX_NODES + 1), metavar="N")
     upper.add_argument("--gpus", type=int, default=4, help="fake GPUs of each node")
     commands.add_parser("down", help="remove the cluster")
+    commands.add_parser("check", help="whether this machine can have a cluster, and what it lacks")
     commands.add_parser("image", help="build the training image of this checkout anew, and bring it to the nodes")
     switcher = commands.add_parser("volcano", help="restart Volcano alone: the real one, or the stand-in for tests")
     which = switcher.add_mutually_exclusive_group(required=True)
@@ -125,9 +138,10 @@ def main() -> int:
     for name, (_, help_text) in NODE_COMMANDS.items():
         commands.add_parser(name, help=help_text).add_argument("node")
     arguments = parser.parse_args()
-    if os.geteuid() != 0 or not sys.platform.startswith("linux"):
-        say("cluster: it needs root on Linux, as it makes network namespaces and containers")
-        return 1
+    lacking = lacks()
+    if arguments.command == "check" or lacking:
+        say(f"cluster: {lacking or 'this machine can have one'}")
+        return 1 if lacking else 0
     try:
         with alone():
             if arguments.command == "up":
