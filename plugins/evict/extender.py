@@ -74,6 +74,9 @@ class Decider:
         return {"status": _PERMIT, "victims": victims}
 
     def _ask(self, verb: str, evictor: str, gang: str) -> bool:
+        if evictor == gang:
+            self.metrics.count("decisions", verb=verb, kind="own")
+            return False  # a gang is whole or not there: none of its pods gives way to another one
         with self.lock:
             answer = self.book.ask(evictor, gang, self.now())
         self.metrics.count("decisions", verb=verb, kind="consent" if answer.consent else "hold")

@@ -356,6 +356,15 @@ def test_a_pod_that_is_too_new_to_be_known_is_held_as_well(start):
     assert asker.ask(question(stranger)) == ["new"]
 
 
+def test_a_gang_does_not_break_itself(cluster, scene, start):
+    ours = put_gang(cluster, scene)
+    asker = start(hold_s=0.2)
+    for _ in range(5):
+        assert asker.ask(question(*ours, evictor="run-a1-uid")) == []
+        time.sleep(0.1)
+    assert read_requests(scene.store, 1) == []
+
+
 def test_the_annotation_of_the_last_checkpoint_follows(cluster, scene, start):
     put_gang(cluster, scene)
     asker = start()
