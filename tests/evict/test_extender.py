@@ -19,6 +19,7 @@ from rerail.plugins.checkpoint.attempts import seal_attempt
 from rerail.plugins.checkpoint.notes import read_requests
 from rerail.plugins.checkpoint.posix import PosixStore
 from rerail.plugins.evict import extender as module
+from rerail.plugins.evict import extender_worker
 from rerail.plugins.evict.extender_gangs import ASKED_ANNOTATION, CHECKPOINT_ANNOTATION
 from rerail.plugins.evict.extender_service import serving
 from rerail.plugins.kube.api import KubeApi, Patience
@@ -160,8 +161,9 @@ def put_gang(cluster: Any, scene: Any, *, group: str = "run-a1-uid", store: str 
 
 
 @pytest.fixture(autouse=True)
-def _settles_soon(monkeypatch) -> None:
+def _shorter(monkeypatch) -> None:
     monkeypatch.setattr(consent, "SETTLE_S", 0.5)
+    monkeypatch.setattr(extender_worker, "RETRY_S", 0.2)
 
 
 @pytest.fixture
@@ -228,11 +230,11 @@ def test_gangs_in_one_question_are_judged_each_by_itself(cluster, scene, start):
 
 def test_at_the_deadline_it_may_be_taken_without_a_commit(cluster, scene, start):
     ours = put_gang(cluster, scene)
-    asker = start(hold_s=1.5)
+    asker = start(hold_s=1.0)
     begun = time.monotonic()
     asker.ask(question(*ours))
     until("consent", lambda: asker.ask(question(*ours)))
-    assert 1.4 <= time.monotonic() - begun < 4.0
+    assert 0.9 <= time.monotonic() - begun < 4.0
     until("it is told", lambda: ("EvictionAtDeadline", "run-a1-uid") in asker.events())
     assert 'rerail_extender_consents_total{by="deadline"} 1' in asker.metrics()
 
@@ -271,18 +273,18 @@ def test_a_store_that_hangs_keeps_no_answer_waiting(cluster, scene, start):
 
 def test_a_restart_keeps_the_deadline_and_asks_the_ranks_once(cluster, scene, api, start):
     ours = put_gang(cluster, scene)
-    with serving(api, ("127.0.0.1", 0), hold_s=3.0) as server:
+    with serving(api, ("127.0.0.1", 0), hold_s=2.0) as server:
         asker = Asker(server, cluster)
         begun = time.monotonic()
         asker.ask(question(*ours))
         note = until("it is noted", lambda: json.loads(asker.group().get(ASKED_ANNOTATION, "{}")).get("save") and 1)
         assert note
         until("the ranks are asked", lambda: read_requests(scene.store, 1))
-    time.sleep(max(0.0, begun + 1.0 - time.monotonic()))
-    asker = start(hold_s=3.0)
+    time.sleep(max(0.0, begun + 1.2 - time.monotonic()))
+    asker = start(hold_s=2.0)
     assert asker.ask(question(*ours)) == []
     until("consent", lambda: asker.ask(question(*ours)))
-    assert time.monotonic() - begun < 3.0 + 0.9
+    assert time.monotonic() - begun < 2.0 + 0.9
     assert len(read_requests(scene.store, 1)) == 1
 
 
