@@ -357,6 +357,16 @@ def _of_silence(state: RunState, seen: Observations, policy: RecoveryPolicy) -> 
         return None
     step = beat.step if beat else None
     what = f"no step after step {step} for {age_s:.1f} s while {doing} (limit {limit_s:.1f} s)"
+    pending = [pod for pod in seen.gang.pods if pod.phase == "pending"]
+    if pending:
+        return Judgement(
+            class_name="not-started",
+            scope="cluster",
+            action="none",
+            cause="infrastructure",
+            next="new-gang",
+            evidence=(f"{what}: {len(pending)} pods do not begin, the first {pending[0].name}: {pending[0].reason}",),
+        )
     return Judgement(
         class_name="hang",
         scope="process",

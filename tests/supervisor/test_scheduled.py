@@ -195,6 +195,13 @@ def test_what_does_not_move_is_ended_and_asked_to_save_where_it_can(running, cod
     assert decision.state.incidents[-1].class_name == f"stuck-{code.lower()}"
 
 
+def test_pods_that_never_begin_are_no_hang(running):
+    waiting = {"phase": "pending", "reason": "ContainerCreating"}
+    decision = step(running, gang=view(running, waiting), heartbeat_age_s=POLICY.load_within_s + 1)
+    assert decision.state.incidents[-1].class_name == "not-started"
+    assert decision.state.phase == "ending"
+
+
 def test_an_image_that_cannot_be_pulled_stops_the_run(running):
     stuck = StuckView(code="image", why="ErrImagePull", way_out="correct the image")
     ending = step(running, gang=view(running, stuck=stuck)).state
