@@ -137,8 +137,10 @@ class Arms:
         self._held = ExitStack()
 
     def __enter__(self) -> Self:
+        from rig import turn
         from rig.training import QUEUE
 
+        self._held.enter_context(turn.taken(alone=True))
         os.environ.update(self.cluster.s3_env)
         queue = {
             "apiVersion": "scheduling.volcano.sh/v1beta1",
@@ -152,6 +154,7 @@ class Arms:
 
     def __exit__(self, *_: object) -> None:
         self.cluster.kubectl("delete", "namespace", self.namespace, "--wait=false")
+        self._held.close()
 
     def moved(self, took: Took) -> None:
         """A node says that a GPU fell off the bus, and a pod there dies."""
