@@ -202,6 +202,7 @@ def test_a_gang_saves_before_it_may_be_taken(cluster, scene, start):
     assert 'rerail_extender_request_seconds_bucket{le="+Inf"}' in text
 
 
+@pytest.mark.slow
 def test_a_save_that_a_newer_attempt_left_out_is_no_commit(cluster, scene, start):
     """Whether it counts is for the start to say that is to come: nothing is told before it."""
     ours = put_gang(cluster, scene)
@@ -215,6 +216,7 @@ def test_a_save_that_a_newer_attempt_left_out_is_no_commit(cluster, scene, start
     assert asker.ask(question(*ours)) == []
 
 
+@pytest.mark.slow
 def test_gangs_in_one_question_are_judged_each_by_itself(cluster, scene, start):
     first = put_gang(cluster, scene)
     labels = {**LABELS, "rerail.dev/gang": "second-a1", "rerail.dev/run": "second"}
@@ -239,7 +241,14 @@ def test_at_the_deadline_it_may_be_taken_without_a_commit(cluster, scene, start)
     assert 'rerail_extender_consents_total{by="deadline"} 1' in asker.metrics()
 
 
-@pytest.mark.parametrize("store", ["file:///not/mounted/here", "nonsense", "down"])
+@pytest.mark.parametrize(
+    "store",
+    [
+        pytest.param("file:///not/mounted/here", marks=pytest.mark.slow),
+        pytest.param("nonsense", marks=pytest.mark.slow),
+        "down",
+    ],
+)
 def test_a_store_that_cannot_be_reached_holds_until_the_deadline_and_no_longer(cluster, scene, start, store):
     ours = put_gang(cluster, scene, store="file:///x" if store == "down" else store)
 
@@ -253,6 +262,7 @@ def test_a_store_that_cannot_be_reached_holds_until_the_deadline_and_no_longer(c
     until("consent", lambda: asker.ask(question(*ours)))
 
 
+@pytest.mark.slow
 def test_a_store_that_hangs_keeps_no_answer_waiting(cluster, scene, start):
     ours = put_gang(cluster, scene)
     release = threading.Event()
@@ -288,6 +298,7 @@ def test_a_restart_keeps_the_deadline_and_asks_the_ranks_once(cluster, scene, ap
     assert len(read_requests(scene.store, 1)) == 1
 
 
+@pytest.mark.slow
 def test_a_restart_finds_the_commit_that_came_meanwhile(cluster, scene, api, start):
     ours = put_gang(cluster, scene)
     with serving(api, ("127.0.0.1", 0), hold_s=60.0) as server:
@@ -300,6 +311,7 @@ def test_a_restart_finds_the_commit_that_came_meanwhile(cluster, scene, api, sta
     until("consent", lambda: asker.ask(question(*ours)))
 
 
+@pytest.mark.slow
 def test_a_gang_that_starts_again_in_place_is_asked_again(cluster, scene, start):
     ours = put_gang(cluster, scene)
     asker = start()
@@ -334,6 +346,7 @@ def test_a_run_that_left_in_vain_saves_and_stays(cluster, scene, start):
     assert until("the ranks are asked", asked)[0][1].then == "stay"
 
 
+@pytest.mark.slow
 def test_a_gang_that_another_one_replaced_is_not_waited_for(cluster, scene, start):
     ours = put_gang(cluster, scene)
     asker = start()
@@ -358,6 +371,7 @@ def test_a_pod_that_is_too_new_to_be_known_is_held_as_well(start):
     assert asker.ask(question(stranger)) == ["new"]
 
 
+@pytest.mark.slow
 def test_a_gang_does_not_break_itself(cluster, scene, start):
     ours = put_gang(cluster, scene)
     asker = start(hold_s=0.2)
@@ -367,6 +381,7 @@ def test_a_gang_does_not_break_itself(cluster, scene, start):
     assert read_requests(scene.store, 1) == []
 
 
+@pytest.mark.slow
 def test_the_annotation_of_the_last_checkpoint_follows(cluster, scene, start):
     put_gang(cluster, scene)
     asker = start()
@@ -379,6 +394,7 @@ def test_the_annotation_of_the_last_checkpoint_follows(cluster, scene, start):
     assert cluster.asked("PATCH", "podgroups") == patches, "nothing new, nothing written"
 
 
+@pytest.mark.slow
 def test_an_api_server_that_refuses_words_keeps_no_save_from_being_asked(cluster, scene, start):
     ours = put_gang(cluster, scene)
     asker = start()
@@ -418,6 +434,7 @@ def test_a_huge_question_is_not_read(start):
     assert b" 411 " in raw(asker, chunked)
 
 
+@pytest.mark.slow
 def test_slow_clients_end_and_leave_room_for_others(cluster, scene, start, monkeypatch):
     ours = put_gang(cluster, scene)
     monkeypatch.setattr(module, "LONGEST_S", 0.5)
@@ -437,6 +454,7 @@ def test_slow_clients_end_and_leave_room_for_others(cluster, scene, start, monke
         assert time.monotonic() - begun < 5.0
 
 
+@pytest.mark.slow
 def test_too_many_at_once_are_turned_away_and_come_in_later(cluster, scene, start, monkeypatch):
     ours = put_gang(cluster, scene)
     monkeypatch.setattr(module, "MOST_AT_ONCE", 2)
@@ -466,6 +484,7 @@ def test_health_says_when_nothing_is_known(cluster, start):
     assert b"pods" in text
 
 
+@pytest.mark.slow
 def test_answers_come_from_memory(cluster, scene, start):
     ours = put_gang(cluster, scene, ranks=8)
     asker = start(checkpoint_every_s=60.0)
