@@ -70,7 +70,10 @@ def evict(
             where = namespace or (doc.owner.removeprefix(CLUSTER_OWNER) if doc.owner.startswith(CLUSTER_OWNER) else "")
             api = connected(held) if where else None
         else:
-            api = connected(held)
+            try:
+                api = connected(held)
+            except UsageError as error:
+                raise UsageError(f"{error}; for a run on this machine pass --store") from None
             place = in_cluster(api, gang, namespace)
             opened, where = open_place(place), place.namespace
             from rerail.plugins.checkpoint.attempts import read_run
@@ -98,9 +101,8 @@ def evict(
             opened,
             target,
             pods,
-            deadline_s,
-            reason,
             EvictionBounds(deadline_s=deadline_s),
+            reason,
             takeover_s=takeover_s,
             log=progress.line,
         ).perform()

@@ -119,20 +119,19 @@ class PreEvict:
 
     Attributes:
         run: The run's stores.
+        target: The gang.
         pods: The gang's pods.
-        deadline_s: From the request on, how long a commit is waited for.
+        bounds: Of every wait.
         reason: Why, for people and for the report.
         takeover_s: After the gang left, how long a supervisor is waited for.
-        refused_for_s: How long an eviction that a PodDisruptionBudget forbids is tried.
         log: Takes one line about what is tried again, or went otherwise.
     """
 
     run: RunStore
     target: LiveGang
     pods: GangPods
-    deadline_s: float
-    reason: str
     bounds: EvictionBounds
+    reason: str
     takeover_s: float = TAKEOVER_S
     poll_s: float = POLL_S
     clock: Clock = field(default_factory=Clock)
@@ -178,10 +177,8 @@ class PreEvict:
             if move == "evict":
                 grace_s = max(grace_s, self._tried(self.pods.grace_s, otherwise=grace_s))
                 if committed_s is None and not forced:
-                    forced, self._missed = (
-                        True,
-                        self._tried(self._doing, otherwise="nobody can tell what the ranks did"),
-                    )
+                    forced = True
+                    self._missed = self._tried(self._doing, otherwise="nobody can tell what the ranks did")
                 if self._evict():
                     evicted_s = look.after_s
             self.clock.sleep(self.poll_s)
@@ -210,7 +207,7 @@ class PreEvict:
             self.run,
             attempt=self._attempt,
             reason=self.reason,
-            within_s=self.deadline_s,
+            within_s=self.bounds.deadline_s,
             then="leave",
             writer=secrets.token_hex(8),
             id=request_id(self.target.gang, self._attempt),
@@ -288,7 +285,7 @@ class PreEvict:
         evicted_at_s: float | None,
         left: PodsLeft,
     ) -> Evicted:
-        supervised = self._supervised() if not left.alive else False
+        # What the run goes on from, before the next attempt adds to it.
         newest: Resolution | None = None
         exits: tuple[RankExit, ...] = ()
         loaded = 0
@@ -306,6 +303,7 @@ class PreEvict:
             loaded_step=loaded,
             final=newest is not None and newest.final,
         )
+        supervised = not left.alive and self._supervised()
         return Evicted(
             run=self.run.run,
             gang=self.target.gang,
@@ -329,7 +327,7 @@ class PreEvict:
     def _why(self, outcome: Outcome, exits: tuple[RankExit, ...], left: PodsLeft, *, supervised: bool) -> str:
         said = []
         if outcome == "deadline":
-            said.append(f"no commit within {self.deadline_s:g} s of the request: {self._missed}")
+            said.append(f"no commit within {self.bounds.deadline_s:g} s of the request: {self._missed}")
         elif outcome == "unsaved":
             ends = ", ".join(str(code) for code in sorted({end.exit_code for end in exits})) or "unknown"
             said.append(f"the gang ended before the deadline without saving (exit codes of ranks: {ends})")

@@ -60,7 +60,7 @@ def pre_evict(gang: Gang, *, deadline_s: float, refused_for_s: float) -> Evicted
         VolcanoClient.connect(gang.cluster.kubeconfig, namespace=gang.namespace) as client,
         ClusterPods(client.api, gang.namespace, target.gang) as pods,
     ):
-        return PreEvict(gang.run, target, pods, deadline_s, "a test", bounds, takeover_s=0.0).perform()
+        return PreEvict(gang.run, target, pods, bounds, "a test", takeover_s=0.0).perform()
 
 
 def test_every_eviction_comes_after_the_commit_and_nothing_is_lost(cluster, gang, baseline):

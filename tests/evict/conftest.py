@@ -197,9 +197,8 @@ class Training:
             run,
             target,
             LocalPods(self.backend(), target.gang, GRACE_S),
-            deadline_s,
-            more.pop("reason", "a test"),
             EvictionBounds(deadline_s=deadline_s),
+            more.pop("reason", "a test"),
             **{"poll_s": 0.02, "takeover_s": 20.0, **more},
         )
 

@@ -142,7 +142,7 @@ def test_pods_on_a_dead_node_are_named_and_never_deleted_by_force(fake, pod_gang
     run = open_place(place)
     with ClusterPods(api, "team", "one-a1") as pods:
         bounds = EvictionBounds(deadline_s=0.3, grace_s=1.0)
-        found = PreEvict(run, live_gang(run), pods, 0.3, "a test", bounds, takeover_s=0.0).perform()
+        found = PreEvict(run, live_gang(run), pods, bounds, "a test", takeover_s=0.0).perform()
 
     assert found.outcome == "deadline"
     assert found.unreachable == ("team/one-a1-1",)
