@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,8 @@ from rerail.plugins.evict.preevict import PreEvict, live_gang
 from rerail.plugins.gang.ledger import newest_entry
 from rerail.plugins.gang.local import LocalBackend
 from rerail.plugins.trainer import processes
-from rerail.policies.documents import Certificate, Rendezvous, RunDoc, Seal
-from rerail.policies.errors import NotFoundError
+from rerail.policies.documents import Certificate, How, Rendezvous, RunDoc, Seal
+from rerail.policies.errors import CommitFencedError, NotFoundError
 from rerail.policies.eviction import EvictionBounds
 from rerail.policies.manifest import PARTS, Layout, Snapshot
 from rerail.policies.supervisor.state import RunState
@@ -331,22 +331,26 @@ class PodGang:
         """Open attempt 1, place its pods and start its ranks."""
         doc = RunDoc(writer=secrets.token_hex(8), run=self.name, owner="cluster/team", created_at_s=0.0, world_size=1)
         create_run(self.run, doc)
-        seal = Seal(writer=secrets.token_hex(8), run=self.name, attempt=1, how="fresh", gang=self.gang)
-        seal_attempt(self.run, seal)
-        start_attempt(
-            self.run,
-            attempt=1,
-            how="fresh",
-            gang=self.gang,
-            world_size=1,
-            rendezvous=Rendezvous(id="x", host="h", port=1),
-            writer=secrets.token_hex(8),
-        )
+        self.open(1, "fresh", self.gang)
         for number, node in enumerate(self.nodes):
             self.pod(f"{self.gang}-{number}", node)
         self.thread = threading.Thread(target=self.live, daemon=True)
         self.thread.start()
         return self
+
+    def open(self, attempt: int, how: How, gang: str) -> None:
+        """Seal and start an attempt, as a supervisor does."""
+        seal = Seal(writer=secrets.token_hex(8), run=self.name, attempt=attempt, how=how, gang=gang)
+        seal_attempt(self.run, seal)
+        start_attempt(
+            self.run,
+            attempt=attempt,
+            how=how,
+            gang=gang,
+            world_size=1,
+            rendezvous=Rendezvous(id="x", host="h", port=1),
+            writer=secrets.token_hex(8),
+        )
 
     def pod(self, name: str, node: str) -> None:
         labels = {"rerail.dev/run": self.name, "rerail.dev/gang": self.gang}
@@ -363,19 +367,23 @@ class PodGang:
         while not self.may_answer.wait(0.01):
             if self.over.is_set():
                 return
-        self.commit(asked[0][1].id)
+        with suppress(CommitFencedError):
+            self.commit(asked[0][1].id)
+        self.leave()
+
+    def leave(self) -> None:
         for number in range(len(self.nodes)):
             self.api.remove("pods", "team", f"{self.gang}-{number}")
 
-    def commit(self, answer: str) -> None:
+    def commit(self, answer: str, attempt: int = 1) -> None:
         certificate = Certificate(
-            writer=secrets.token_hex(8), run=self.name, attempt=1, loaded=None, ok=True, exact=True, ranks=()
+            writer=secrets.token_hex(8), run=self.name, attempt=attempt, loaded=None, ok=True, exact=True, ranks=()
         )
         create_certificate(self.run, certificate)
         save_id = secrets.token_hex(8)
         write_part(
             self.run,
-            attempt=1,
+            attempt=attempt,
             step=self.step,
             save_id=save_id,
             rank=0,
@@ -388,7 +396,7 @@ class PodGang:
         )
         commit(
             self.run,
-            attempt=1,
+            attempt=attempt,
             step=self.step,
             save_id=save_id,
             world_size=1,

@@ -152,6 +152,42 @@ def test_pods_on_a_dead_node_are_named_and_never_deleted_by_force(fake, pod_gang
     assert "one-a1-1" in names(fake)
 
 
+def pre_evict(api, gang):
+    run = open_place(in_cluster(api, gang.name, None))
+    target = live_gang(run)
+
+    def perform():
+        with ClusterPods(api, "team", gang.gang) as pods:
+            return PreEvict(run, target, pods, EvictionBounds(deadline_s=20.0), "a test", takeover_s=0.0).perform()
+
+    return perform
+
+
+def test_a_commit_that_the_next_attempt_does_not_know_is_none(pod_gang, api):
+    gang = pod_gang("one", "n1")
+    perform = pre_evict(api, gang)
+    gang.open(2, "new-gang", "one-a2")
+    gang.may_answer.set()
+    found = perform()
+
+    assert found.outcome == "unsaved"
+    assert "step 7 of attempt 1 is not on the chain of attempt 2" in found.why
+    assert found.step == 0
+
+
+def test_ranks_that_start_again_in_their_pods_are_asked_again(pod_gang, api, wait_for):
+    gang = pod_gang("one", "n1")
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(pre_evict(api, gang))
+        wait_for(lambda: read_requests(gang.run, 1))
+        gang.open(2, "in-place", gang.gang)
+        wait_for(lambda: read_requests(gang.run, 2))
+        gang.commit(read_requests(gang.run, 2)[0][1].id, attempt=2)
+        gang.leave()
+        found = running.result(timeout=30)
+    assert (found.outcome, found.attempt, found.step) == ("committed", 2, 7)
+
+
 def test_two_drains_at_once_are_one(pod_gang, drain):
     gang = pod_gang("one", "n1", "n2")
     gang.may_answer.set()

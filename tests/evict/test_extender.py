@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import socket
 import sys
 import threading
@@ -29,6 +30,8 @@ from rerail.policies.errors import CommitFencedError, StoreUnreachableError
 
 TESTS = Path(__file__).parents[1]
 WAIT_S = 5.0
+
+only_ci = pytest.mark.skipif(os.environ.get("CI") != "true", reason="only where CI=true")
 
 
 def load(name: str, path: Path) -> ModuleType:
@@ -202,6 +205,7 @@ def test_a_gang_saves_before_it_may_be_taken(cluster, scene, start):
     assert 'rerail_extender_request_seconds_bucket{le="+Inf"}' in text
 
 
+@only_ci
 @pytest.mark.slow
 def test_a_save_that_a_newer_attempt_left_out_is_no_commit(cluster, scene, start):
     """Whether it counts is for the start to say that is to come: nothing is told before it."""
@@ -216,6 +220,7 @@ def test_a_save_that_a_newer_attempt_left_out_is_no_commit(cluster, scene, start
     assert asker.ask(question(*ours)) == []
 
 
+@only_ci
 @pytest.mark.slow
 def test_gangs_in_one_question_are_judged_each_by_itself(cluster, scene, start):
     first = put_gang(cluster, scene)
@@ -244,8 +249,8 @@ def test_at_the_deadline_it_may_be_taken_without_a_commit(cluster, scene, start)
 @pytest.mark.parametrize(
     "store",
     [
-        pytest.param("file:///not/mounted/here", marks=pytest.mark.slow),
-        pytest.param("nonsense", marks=pytest.mark.slow),
+        pytest.param("file:///not/mounted/here", marks=[only_ci, pytest.mark.slow]),
+        pytest.param("nonsense", marks=[only_ci, pytest.mark.slow]),
         "down",
     ],
 )
@@ -262,6 +267,7 @@ def test_a_store_that_cannot_be_reached_holds_until_the_deadline_and_no_longer(c
     until("consent", lambda: asker.ask(question(*ours)))
 
 
+@only_ci
 @pytest.mark.slow
 def test_a_store_that_hangs_keeps_no_answer_waiting(cluster, scene, start):
     ours = put_gang(cluster, scene)
@@ -298,6 +304,7 @@ def test_a_restart_keeps_the_deadline_and_asks_the_ranks_once(cluster, scene, ap
     assert len(read_requests(scene.store, 1)) == 1
 
 
+@only_ci
 @pytest.mark.slow
 def test_a_restart_finds_the_commit_that_came_meanwhile(cluster, scene, api, start):
     ours = put_gang(cluster, scene)
@@ -311,6 +318,7 @@ def test_a_restart_finds_the_commit_that_came_meanwhile(cluster, scene, api, sta
     until("consent", lambda: asker.ask(question(*ours)))
 
 
+@only_ci
 @pytest.mark.slow
 def test_a_gang_that_starts_again_in_place_is_asked_again(cluster, scene, start):
     ours = put_gang(cluster, scene)
@@ -346,6 +354,7 @@ def test_a_run_that_left_in_vain_saves_and_stays(cluster, scene, start):
     assert until("the ranks are asked", asked)[0][1].then == "stay"
 
 
+@only_ci
 @pytest.mark.slow
 def test_a_gang_that_another_one_replaced_is_not_waited_for(cluster, scene, start):
     ours = put_gang(cluster, scene)
@@ -371,6 +380,7 @@ def test_a_pod_that_is_too_new_to_be_known_is_held_as_well(start):
     assert asker.ask(question(stranger)) == ["new"]
 
 
+@only_ci
 @pytest.mark.slow
 def test_a_gang_does_not_break_itself(cluster, scene, start):
     ours = put_gang(cluster, scene)
@@ -381,6 +391,7 @@ def test_a_gang_does_not_break_itself(cluster, scene, start):
     assert read_requests(scene.store, 1) == []
 
 
+@only_ci
 @pytest.mark.slow
 def test_the_annotation_of_the_last_checkpoint_follows(cluster, scene, start):
     put_gang(cluster, scene)
@@ -394,6 +405,7 @@ def test_the_annotation_of_the_last_checkpoint_follows(cluster, scene, start):
     assert cluster.asked("PATCH", "podgroups") == patches, "nothing new, nothing written"
 
 
+@only_ci
 @pytest.mark.slow
 def test_an_api_server_that_refuses_words_keeps_no_save_from_being_asked(cluster, scene, start):
     ours = put_gang(cluster, scene)
@@ -434,6 +446,7 @@ def test_a_huge_question_is_not_read(start):
     assert b" 411 " in raw(asker, chunked)
 
 
+@only_ci
 @pytest.mark.slow
 def test_slow_clients_end_and_leave_room_for_others(cluster, scene, start, monkeypatch):
     ours = put_gang(cluster, scene)
@@ -454,6 +467,7 @@ def test_slow_clients_end_and_leave_room_for_others(cluster, scene, start, monke
         assert time.monotonic() - begun < 5.0
 
 
+@only_ci
 @pytest.mark.slow
 def test_too_many_at_once_are_turned_away_and_come_in_later(cluster, scene, start, monkeypatch):
     ours = put_gang(cluster, scene)
@@ -484,6 +498,7 @@ def test_health_says_when_nothing_is_known(cluster, start):
     assert b"pods" in text
 
 
+@only_ci
 @pytest.mark.slow
 def test_answers_come_from_memory(cluster, scene, start):
     ours = put_gang(cluster, scene, ranks=8)
