@@ -78,7 +78,9 @@ def extender(
         with serving(api, address, hold_s=hold_s, namespace=namespace or ALL_NAMESPACES) as server:
             host, port = server.server_address[:2]
             typer.echo(f"extender: http://{host!s}:{port}, holds for {hold_s:g} s at most", err=True)
-            stop.wait()
+            while not stop.wait(1.0):
+                if server.broken():
+                    raise RefusedError("the work behind the answers broke, see the log above; start it again")
     except OSError as error:
         raise RefusedError(f"--listen {listen}: {error}; choose another address") from None
     finally:

@@ -119,6 +119,9 @@ class ExtenderServer(ThreadingHTTPServer):
         address: Host and port; port 0 takes a free one.
         decider: Answers.
         ready: Why what is known may not be relied upon; empty where it may.
+
+    Attributes:
+        broken: Whether the work behind the answers has ended, so that nobody is asked to save any more.
     """
 
     daemon_threads = True
@@ -128,6 +131,7 @@ class ExtenderServer(ThreadingHTTPServer):
         super().__init__(address, _Handler)
         self.decider = decider
         self.ready = ready
+        self.broken: Callable[[], bool] = lambda: False
         self._free = threading.BoundedSemaphore(MOST_AT_ONCE)
         self._open: dict[socket.socket, float] = {}
         self._open_lock = threading.Lock()

@@ -57,7 +57,8 @@ def manifests(
         scheduler_namespace: Of Volcano's scheduler.
     """
     metadata = {"name": NAME, "namespace": namespace}
-    probe = {"httpGet": {"path": "/healthz", "port": PORT}, "periodSeconds": 5, "timeoutSeconds": 3}
+    # Not /healthz: without an API server, or a right, it still answers, and no answer would be a no for ever.
+    probe = {"tcpSocket": {"port": PORT}, "periodSeconds": 5}
     container: dict[str, Any] = {
         "name": "extender",
         "image": image,

@@ -79,7 +79,8 @@ def serving(
     with ExtenderServer(address, decider, trouble) as server, gangs:
         with suppress(RerailError):
             gangs.check()
-        with Worker(decider, api, opened, checkpoint_every_s=checkpoint_every_s):
+        with Worker(decider, api, opened, checkpoint_every_s=checkpoint_every_s) as worker:
+            server.broken = lambda: worker.broken
             thread = Thread(target=server.serve_forever, args=(0.1,), name="rerail-extender-http", daemon=True)
             thread.start()
             try:

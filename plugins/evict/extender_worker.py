@@ -101,6 +101,11 @@ class Worker:
         for thread in self._threads:
             thread.join(2.0)
 
+    @property
+    def broken(self) -> bool:
+        """Whether a loop ended by itself, by a mistake in it: better to begin anew than to save nobody."""
+        return not self._stopped.is_set() and not all(thread.is_alive() for thread in self._threads)
+
     # Looks at stores.
 
     def _look_loop(self) -> None:

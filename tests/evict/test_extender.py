@@ -490,6 +490,18 @@ def test_an_answer_too_long_for_the_scheduler_names_fewer_victims(monkeypatch):
     assert 0 < len(found["victims"]) < 10
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_work_that_breaks_is_found_out(start, monkeypatch):
+    asker = start()
+    assert not asker.server.broken()
+
+    def mistake(_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(extender_worker.Worker, "advance", mistake)
+    until("it is seen", asker.server.broken)
+
+
 def test_health_says_when_nothing_is_known(cluster, start):
     cluster.deny("list", "pods")
     asker = start()
