@@ -191,6 +191,7 @@ def test_a_gang_saves_before_it_may_be_taken(cluster, scene, start):
     (_, request) = until("the ranks are asked", lambda: read_requests(scene.store, 1))[0]
     assert (request.then, request.within_s <= 60.0) == ("leave", True)
     scene.save(1, 10)
+    time.sleep(4 * extender_worker.TICK_S)
     assert asker.ask(question(*ours)) == [], "a commit that does not answer the request"
     scene.save(1, 20, reason="request", answers=(request.id,))
     until("consent", lambda: asker.ask(question(*ours)) == ["run-a1-uid-0", "run-a1-uid-1"])
@@ -232,7 +233,8 @@ def test_gangs_in_one_question_are_judged_each_by_itself(cluster, scene, start):
     asker.ask(question(*first, *second))
     request = until("the ranks are asked", lambda: read_requests(scene.store, 1))[0][1]
     scene.save(1, 20, reason="request", answers=(request.id,))
-    until("consent", lambda: asker.ask(question(second[0], *first)) == ["run-a1-uid-0", "run-a1-uid-1"])
+    until("consent", lambda: asker.ask(question(*first, second[0])) == ["run-a1-uid-0", "run-a1-uid-1"])
+    assert asker.ask(question(second[0], *first)) == ["run-a1-uid-0", "run-a1-uid-1"]
 
 
 def test_at_the_deadline_it_may_be_taken_without_a_commit(cluster, scene, start):
@@ -373,11 +375,16 @@ def test_a_run_that_is_complete_is_not_waited_for(cluster, scene, start):
     until("consent", lambda: asker.ask(question(*ours)))
 
 
-def test_a_pod_that_is_too_new_to_be_known_is_held_as_well(start):
+def test_a_pod_that_is_too_new_to_be_known_is_held_as_well(cluster, scene, start):
     asker = start()
     assert asker.ask(question(pod("new", group="new"))) == []
     stranger = pod("new", labels={}, group="new")
     assert asker.ask(question(stranger)) == ["new"]
+    (known, _) = put_gang(cluster, scene)
+    until("it is known", lambda: asker.ask(question({**known, "metadata": {**known["metadata"], "labels": {}}})) == [])
+    successor = pod(known["metadata"]["name"], labels={})
+    successor["metadata"]["uid"] = "another"
+    assert asker.ask(question(successor)) == ["run-a1-uid-0"]
 
 
 @only_ci
