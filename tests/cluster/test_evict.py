@@ -90,7 +90,8 @@ def test_every_eviction_comes_after_the_commit_and_nothing_is_lost(cluster, gang
 
 def test_a_gang_that_hangs_is_evicted_as_a_whole_at_the_deadline(gang, baseline):
     hang = {"RERAIL_DRILL_HANG": f"step={MIDDLE},rank=1,attempt=1"}
-    gang.start(traced(gang, environment=hang), policy={"hang_after_s": 120.0, "end_grace_s": GRACE_S})
+    document = traced(gang, environment=hang, pod={"terminationGracePeriodSeconds": GRACE_S})
+    gang.start(document, policy={"hang_after_s": 120.0, "end_grace_s": GRACE_S})
     gang.wait_step(MIDDLE - 1)
     with kept(gang):
         pods = [pod["metadata"]["uid"] for pod in gang.pods()]
