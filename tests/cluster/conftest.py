@@ -58,6 +58,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker("cluster")
+            if "slots" in getattr(item, "fixturenames", ()):
+                # There are four of them, and who ends last takes them away: one worker has them all.
+                item.add_marker(pytest.mark.xdist_group("slots"))
 
 
 @pytest.hookimpl(wrapper=True)

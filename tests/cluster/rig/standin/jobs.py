@@ -89,6 +89,8 @@ class JobController:
 
     def _order(self, command: Obj) -> Request | None:
         target = command.get("target") or {}
+        if target.get("kind") == "Queue":
+            return None  # ``Upkeep`` carries those out
         if target.get("kind") != "Job":
             self._teller.tell(command, refusals.REASON, refusals.words([f"Commands for a {target.get('kind')}"]))
             return None

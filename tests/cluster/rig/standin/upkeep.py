@@ -7,7 +7,7 @@ from typing import Final
 
 from rerail.plugins.kube.api import ALL_NAMESPACES, KubeApi
 from rerail.plugins.kube.resources import PODS, ResourceType
-from rerail.plugins.volcano import PodGroup, Queue, VolcanoJob
+from rerail.plugins.volcano import Command, PodGroup, Queue, VolcanoJob
 from rerail.plugins.volcano.base import moment
 from rerail.plugins.volcano.job import GROUP_ANNOTATION
 from rerail.policies.errors import AlreadyExistsError, NotFoundError
@@ -73,10 +73,27 @@ class Upkeep:
                     continue
         for queue in self._store.all(Queue.RESOURCE):
             if not (queue.get("status") or {}).get("state") and not leaving(queue):
-                status = {"status": {"state": "Open"}}
-                self._store.put(
-                    Queue.RESOURCE, self._api.patch(Queue.RESOURCE, name_of(queue), status, subresource="status")
-                )
+                self._set_state(name_of(queue), "Open")
+        self._queue_orders()
+
+    def _queue_orders(self) -> None:
+        """Queues are opened and closed by Commands; a queue whose groups still run is Closing before it is Closed."""
+        for command in self._store.all(Command.RESOURCE):
+            target, action = command.get("target") or {}, str(command.get("action"))
+            if target.get("kind") != "Queue" or action not in ("OpenQueue", "CloseQueue"):
+                continue
+            with suppress(NotFoundError):
+                self._api.delete(Command.RESOURCE, name_of(command), namespace=namespace_of(command))
+                self._set_state(str(target["name"]), "Open" if action == "OpenQueue" else "Closing")
+        for queue in self._store.all(Queue.RESOURCE):
+            groups = (one for one in self._store.all(PodGroup.RESOURCE) if one["spec"].get("queue") == name_of(queue))
+            if (queue.get("status") or {}).get("state") == "Closing" and not any(groups):
+                self._set_state(name_of(queue), "Closed")
+
+    def _set_state(self, queue: str, state: str) -> None:
+        status = {"status": {"state": state}}
+        with suppress(NotFoundError):
+            self._store.put(Queue.RESOURCE, self._api.patch(Queue.RESOURCE, queue, status, subresource="status"))
 
     @staticmethod
     def _lonely(pod: Obj) -> bool:
