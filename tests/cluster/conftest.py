@@ -54,6 +54,7 @@ def pytest_report_header() -> list[str]:
     return [f"cluster: {len(found['nodes'])} nodes; Volcano: {volcano}; its definitions: {definitions}"]
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
