@@ -62,10 +62,10 @@ cluster-down: $(VENV)/.dev ## Remove the cluster, and whatever a killed run left
 	@$(RIG) down
 
 cluster-test: $(VENV)/.dev ## Test on the cluster, a sample of the cases
-	RERAIL_CLUSTER=sample $(BIN)/pytest -n 2 --dist loadgroup tests/cluster
+	RERAIL_CLUSTER=sample $(BIN)/pytest -n 2 tests/cluster
 
 cluster-test-full: $(VENV)/.dev ## Test on the cluster, all cases
-	RERAIL_CLUSTER=full $(BIN)/pytest -n 2 --dist loadgroup tests/cluster
+	RERAIL_CLUSTER=full $(BIN)/pytest -n 2 tests/cluster
 
 # What needs a cluster, on one that is brought up for it and removed again, whatever happens.
 cluster-stage: $(VENV)/.dev
@@ -73,7 +73,7 @@ cluster-stage: $(VENV)/.dev
 	$(RIG) up --nodes $(CLUSTER_NODES) || exit 1; \
 	failed=0; \
 	RERAIL_TEST_KUBECONFIG=$(KUBECONFIG_OF_TESTS) $(BIN)/pytest -m cluster --ignore=tests/cluster || failed=1; \
-	RERAIL_CLUSTER=sample $(BIN)/pytest -n 2 --dist loadgroup tests/cluster || failed=1; \
+	RERAIL_CLUSTER=sample $(BIN)/pytest -n 2 tests/cluster || failed=1; \
 	$(RIG) down; exit $$failed
 
 bench: $(VENV)/.dev ## Measure beside competitors; writes tests/bench/results.json and the README's table (8 min, idle machine)

@@ -54,14 +54,10 @@ def pytest_report_header() -> list[str]:
     return [f"cluster: {len(found['nodes'])} nodes; Volcano: {volcano}; its definitions: {definitions}"]
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker("cluster")
-            if "slots" in getattr(item, "fixturenames", ()):
-                # There are four of them, and who ends last takes them away: one worker has them all.
-                item.add_marker(pytest.mark.xdist_group("slots"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -138,17 +134,18 @@ def pods(cluster: Cluster, namespace: str) -> Pods:
     return Pods(cluster, namespace)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def slots(cluster: Cluster) -> Iterator[int]:
-    """Two slots on each of two nodes; how many that is."""
+    """Two slots on each of two nodes, for this test alone, also beside other sessions; how many that is."""
     if cluster.volcano == "none":
         pytest.skip("this cluster has no Volcano")
     nodes = sorted(cluster.ready_nodes())[:2]
-    for node in nodes:
-        set_slots(cluster, node, SLOTS_PER_NODE)
-    yield len(nodes) * SLOTS_PER_NODE
-    for node in nodes:
-        set_slots(cluster, node, None)
+    with turn.slots():
+        for node in nodes:
+            set_slots(cluster, node, SLOTS_PER_NODE)
+        yield len(nodes) * SLOTS_PER_NODE
+        for node in nodes:
+            set_slots(cluster, node, None)
 
 
 @pytest.fixture

@@ -22,6 +22,17 @@ def taken(*, alone: bool) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def slots() -> Iterator[None]:
+    """Hold the slots of the contract's tests; another cluster than our own has no folder here, and one session."""
+    if not layout.STATE.exists():
+        yield
+        return
+    with (layout.STATE / "slots.lock").open("w") as file:
+        _lock(file, fcntl.LOCK_EX)
+        yield
+
+
 def _lock(file: IO[str], how: int) -> None:
     """Take a lock, which ends with the open file."""
     deadline = time.monotonic() + WAIT_S
