@@ -122,7 +122,7 @@ class Arms:
 
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self.namespace = f"rerail-bench-{os.getpid()}"
+        self.namespace = f"rerail-bench-{os.getpid()}-{time.monotonic_ns() % 10**6}"
         self.cluster = Cluster(
             layout.KUBECONFIG,
             settings["image"],
