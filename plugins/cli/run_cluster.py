@@ -84,8 +84,9 @@ def run(asked: Asked, output: Output, *, dry_run: bool) -> None:
             progress.line(f"{store} is not mounted here: only ranks check its files, and old checkpoints stay there")
         if not _exists(opened):
             _refuse_trouble(backend, progress)
-        owner = f"cluster/{client.api.namespace}"
-        doc = _submit(opened, workload, policy, owner=owner, given=asked.policy is not None, take_over=asked.take_over)
+        doc = _submit(
+            opened, workload, policy, owner=backend.owner, given=asked.policy is not None, take_over=asked.take_over
+        )
         assert doc.workload is not None
         workload = read_workload(dict(doc.workload), str(path), run=run_name).model_copy(
             update={"store": workload.store, "control": workload.control}

@@ -23,7 +23,7 @@ from rerail.policies.supervisor.effects import (
 from rerail.policies.supervisor.judge import bystander_news, judge, judge_meanwhile, late_news
 from rerail.policies.supervisor.judgement import Judgement
 from rerail.policies.supervisor.observations import NodeView, Now, Observations
-from rerail.policies.supervisor.placement import GRACE_FACTOR, located, place, request, room, still_excluded
+from rerail.policies.supervisor.placement import located, place, request, room, save_grace_s, still_excluded
 from rerail.policies.supervisor.probation import least_welcome
 from rerail.policies.supervisor.state import Phase, PodShape, RunState
 
@@ -300,8 +300,7 @@ def _grace_s(state: RunState, found: Judgement, policy: RecoveryPolicy) -> float
         return policy.end_grace_s
     if found.suspects:
         return policy.end_grace_untrusted_s
-    longest_s = max((record.save_s or 0.0 for record in state.attempts), default=0.0)
-    return min(policy.end_grace_s, max(policy.end_grace_untrusted_s, GRACE_FACTOR * longest_s))
+    return min(policy.end_grace_s, max(policy.end_grace_untrusted_s, save_grace_s(state)))
 
 
 def _marks(before: RunState, after: RunState) -> tuple[Effect, ...]:

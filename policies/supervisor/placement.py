@@ -82,14 +82,18 @@ def request(
         PodSpec(name=f"{name}-{shape.suffix}", node="", first_rank=shape.first_rank, ranks=shape.ranks)
         for shape in state.layout
     )
-    longest_s = max((record.save_s or 0.0 for record in state.attempts), default=0.0)
     return GangSpec(
         name=name,
         world_size=state.world_size,
         pods=pods,
         excluded_nodes=tuple(sorted(away)),
-        grace_s=GRACE_FACTOR * longest_s,
+        grace_s=save_grace_s(state),
     )
+
+
+def save_grace_s(state: RunState) -> float:
+    """Seconds that a save of this run may need: a multiple of the longest one that was measured; 0 before the first."""
+    return GRACE_FACTOR * max((record.save_s or 0.0 for record in state.attempts), default=0.0)
 
 
 def room(nodes: Sequence[NodeView], away: Collection[str], *, scheduled: bool) -> int:

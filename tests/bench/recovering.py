@@ -255,12 +255,7 @@ class Arms:
         gang.supervisors[-1].communicate(timeout=DEADLINE_S)
 
     def _until_running(self, gang: Any, begin: float, took: Took, job: str, before: set[str] | None = None) -> None:
-        def all_run() -> bool:
-            pods = [pod for pod in gang.pods() if pod["metadata"]["name"].startswith(f"{job}-")]
-            new = [pod for pod in pods if pod["metadata"]["uid"] not in (before or set())]
-            return sum(pod["status"].get("phase") == "Running" for pod in new) == RANKS
-
-        wait_until("all pods run again", all_run)
+        until_running(gang, job, RANKS, before or set())
         took.running.append(time.monotonic() - begin)
 
     def calls(self, since: datetime, until: datetime) -> dict[str, int]:
@@ -307,6 +302,17 @@ def _until_step(path: Path, steps: int, begin: float, took: Took) -> None:
 
     wait_until("a new step", newer)
     took.stepping.append(time.monotonic() - begin)
+
+
+def until_running(gang: Any, job: str, ranks: int, before: set[str]) -> None:
+    """Wait until so many pods of a job run that are not among those of before, by uid."""
+
+    def all_run() -> bool:
+        pods = [pod for pod in gang.pods() if pod["metadata"]["name"].startswith(f"{job}-")]
+        new = [pod for pod in pods if pod["metadata"]["uid"] not in before]
+        return sum(pod["status"].get("phase") == "Running" for pod in new) == ranks
+
+    wait_until(f"all {ranks} pods of {job} run", all_run)
 
 
 def wait_until(what: str, condition: Callable[[], bool]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.pairs import Result, quantile, ratios, spread
-from tests.bench.recovering import CONDITION, DEADLINE_S, Arms, Took, calls_told, real_volcano, wait_until
+from tests.bench.recovering import CONDITION, DEADLINE_S, Arms, Took, calls_told, real_volcano, until_running
 
 RANKS = 64
 NODES = 18
@@ -64,11 +64,11 @@ def _moved(arms: Arms, took: Took) -> None:
 
     with supervised(arms.cluster, arms.namespace, arms.place()) as gang:
         gang.start(_document(gang), policy={"load_within_s": 600.0, "end_wait_s": 60.0})
-        _until_running(gang, f"{gang.name}-a1", set())
+        until_running(gang, f"{gang.name}-a1", RANKS, set())
         node = gang.pods()[-1]["spec"]["nodeName"]
         wall, begin = datetime.now(UTC), time.monotonic()
         with arms.cluster.condition(node, CONDITION):
-            _until_running(gang, f"{gang.name}-a2", set())
+            until_running(gang, f"{gang.name}-a2", RANKS, set())
             took.running.append(time.monotonic() - begin)
             until = datetime.now(UTC)
             gang.supervisors[-1].send_signal(signal.SIGINT)
@@ -84,7 +84,7 @@ def _restart_job(arms: Arms, took: Took) -> None:
         document = _document(gang, plugins={"svc": [], "env": []}, **told)
         document["spec"]["tasks"][0]["template"]["metadata"] = {"labels": {"rerail.dev/run": gang.name}}
         arms.cluster.kubectl("create", "-n", arms.namespace, "-f", "-", document=document)
-        _until_running(gang, gang.name, set())
+        until_running(gang, gang.name, RANKS, set())
         before = {pod["metadata"]["uid"] for pod in gang.pods()}
         name = gang.pods()[0]["metadata"]["name"]
         begin = time.monotonic()
@@ -92,15 +92,6 @@ def _restart_job(arms: Arms, took: Took) -> None:
         arms.cluster.kubectl(
             "patch", "pod", name, "-n", arms.namespace, "--subresource=status", "--type=merge", f"--patch={failed}"
         )
-        _until_running(gang, gang.name, before)
+        until_running(gang, gang.name, RANKS, before)
         took.running.append(time.monotonic() - begin)
         arms.cluster.kubectl("delete", "vcjob", gang.name, "-n", arms.namespace)
-
-
-def _until_running(gang: Any, job: str, before: set[str]) -> None:
-    def all_run() -> bool:
-        pods = [pod for pod in gang.pods() if pod["metadata"]["name"].startswith(f"{job}-")]
-        new = [pod for pod in pods if pod["metadata"]["uid"] not in before]
-        return sum(pod["status"].get("phase") == "Running" for pod in new) == RANKS
-
-    wait_until(f"all {RANKS} pods of {job} run", all_run)
