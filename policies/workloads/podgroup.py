@@ -15,6 +15,7 @@ from rerail.policies.workloads.attempt import (
     spec_hash,
 )
 from rerail.policies.workloads.fields import below
+from rerail.policies.workloads.lock import LOCKED, PREEMPTABLE, is_locked
 from rerail.policies.workloads.pod_template import render_template
 from rerail.policies.workloads.quantities import pod_requests, spelled, total
 from rerail.policies.workloads.workload import Member, Workload
@@ -25,7 +26,7 @@ GROUP_ANNOTATION: Final = "scheduling.k8s.io/group-name"
 _NOT_MISSED: Final = ("env", "pytorch", "svc")
 _MADE_BY_PLUGINS: Final = re.compile(r"\bV[CK]_[A-Z0-9_]+|/etc/volcano")
 _FOR_PODS: Final = (
-    "volcano.sh/preemptable",
+    PREEMPTABLE,
     "volcano.sh/cooldown-time",
     "volcano.sh/revocable-zone",
     "volcano.sh/jdb-min-available",
@@ -107,10 +108,17 @@ def _metadata(workload: Workload, gang: AttemptGang, name: str) -> dict[str, Any
     return metadata
 
 
+def _annotations(workload: Workload) -> dict[str, str]:
+    """The user's annotations of the job, with the lock closed where it is asked for."""
+    job = workload.document
+    lock = {PREEMPTABLE: LOCKED} if is_locked(job) else {}
+    return {**(job["metadata"].get("annotations") or {}), **lock}
+
+
 def _group(workload: Workload, gang: AttemptGang, pods: tuple[dict[str, Any], ...]) -> dict[str, Any]:
     spec = workload.document["spec"]
     metadata = _metadata(workload, gang, gang.gang)
-    own = workload.document["metadata"].get("annotations") or {}
+    own = _annotations(workload)
     metadata["annotations"] |= {
         key: value for key, value in own.items() if not key.startswith("kubectl.kubernetes.io/")
     }
@@ -148,7 +156,7 @@ def _pod(workload: Workload, member: Member, gang: AttemptGang) -> dict[str, Any
     name = f"{gang.gang}-{member.number}"
     render_template(template, workload, task, gang, index=member.index)
     own = below(template, "metadata")
-    handed = {key: value for key, value in (job["metadata"].get("annotations") or {}).items() if key in _FOR_PODS}
+    handed = {key: value for key, value in _annotations(workload).items() if key in _FOR_PODS}
     metadata = {
         **own,
         **_metadata(workload, gang, name),

@@ -9,6 +9,7 @@ from pydantic.alias_generators import to_camel
 from rerail.policies.documents import Value
 from rerail.policies.errors import UsageError
 from rerail.policies.recovery import RecoveryPolicy
+from rerail.policies.workloads.lock import LOCK_ANNOTATION
 
 RUN_KIND: Final = "Run"
 RUN_VERSION: Final = "rerail.dev/v1alpha1"
@@ -45,6 +46,7 @@ class RunSpec(_Part):
         store: Address of the run's store.
         control: Address of the store of control documents, where it is another one.
         policy: Fields of the recovery policy that differ from the defaults.
+        preemption_lock: Whether Volcano may take the gang only once Rerail opens its lock.
     """
 
     image: str = Field(min_length=1)
@@ -68,6 +70,7 @@ class RunSpec(_Part):
     store: str | None = None
     control: str | None = None
     policy: dict[str, JsonValue] = Field(default_factory=dict)
+    preemption_lock: bool = False
 
     @property
     def ranks(self) -> int:
@@ -151,10 +154,13 @@ def to_vcjob(run: RunManifest) -> dict[str, Any]:
             }
         ],
     }
+    metadata = run.metadata.model_dump()
+    if spec.preemption_lock:
+        metadata["annotations"] = {**metadata["annotations"], LOCK_ANNOTATION: "true"}
     return {
         "apiVersion": "batch.volcano.sh/v1alpha1",
         "kind": "Job",
-        "metadata": _said(run.metadata.model_dump()),
+        "metadata": _said(metadata),
         "spec": _said(job),
     }
 

@@ -8,6 +8,7 @@ from rerail.policies.supervisor.state import PodShape
 from rerail.policies.workloads import pod_template
 from rerail.policies.workloads.attempt import OWNER_ANNOTATION, SPEC_HASH_ANNOTATION, AttemptGang, spec_hash
 from rerail.policies.workloads.fields import below
+from rerail.policies.workloads.lock import PREEMPTABLE, lock
 from rerail.policies.workloads.workload import Member, Workload
 
 EVIDENCE_S: Final = 3600
@@ -32,6 +33,7 @@ REASONS: Final[tuple[tuple[str, str], ...]] = (
     (r"metadata\.labels", "names the run, the attempt and its gang, so that all three can be found"),
     (rf"metadata\.({'|'.join(_OF_A_LIVE_OBJECT)})|status", "belongs to an object that exists, not to a new one"),
     (rf"metadata\.annotations\[{re.escape(_LAST_APPLIED)}", "belongs to an object that exists, not to a new one"),
+    (rf"metadata\.annotations\[{re.escape(PREEMPTABLE)}", "locked: Volcano may take it once Rerail opens the lock"),
     (r"metadata\.annotations", "names what was rendered and who drives the run"),
     (r"spec\.schedulerName", "without Volcano's webhook pods would go to the default scheduler"),
     (r"spec\.minAvailable", "a gang of fixed ranks is whole or not there"),
@@ -94,6 +96,7 @@ def render_vcjob(workload: Workload, gang: AttemptGang) -> dict[str, Any]:
     annotations.pop(_LAST_APPLIED, None)
     if gang.owner:
         annotations[OWNER_ANNOTATION] = gang.owner
+    lock(job)
     _change_spec(job["spec"], workload, gang)
     for task, item in zip(workload.tasks, job["spec"]["tasks"], strict=True):
         _change_task(item)

@@ -8,6 +8,7 @@ from rerail.policies.errors import UsageError
 from rerail.policies.keys import ATTEMPT_LIMIT, check_run_name
 from rerail.policies.workloads.attempt import RUN_LABEL
 from rerail.policies.workloads.fields import Field, plain_copy
+from rerail.policies.workloads.lock import check_lock
 from rerail.policies.workloads.pod_template import LAUNCH, launches_itself
 from rerail.policies.workloads.workload import Task, Workload
 
@@ -48,6 +49,7 @@ def read_vcjob(document: object, source: str = "the manifest", *, run: str | Non
         tasks.append(_task(item, name, sum(task.replicas * task.ranks_per_pod for task in tasks)))
     _check_gang(spec, tasks)
     _check_scheduling(spec)
+    check_lock(job)
     variables = _main_variables(spec, tasks)
     return Workload(
         run=name,
