@@ -53,6 +53,8 @@ GOALS: dict[str, Goal] = {
     "resolve_time_100k": Goal("Resolve among 100,000 checkpoints, S3", "one LIST of 1,000 keys", 2.5),
     "lines_per_s": Goal("Kernel lines diagnosed per second, one core", "", 10_000, "higher"),
     "sigterm_to_commit": Goal("SIGTERM in a random phase to the acknowledged commit", "one step + one save", 1.2),
+    "eviction_lateness": Goal("Eviction later than the commit or the deadline that it waited for, p95 (s)", "", 0.5),
+    "extender_p99": Goal("Extender's answer about 64 pods, p99 (s)", "", 0.05),
     "import_client": Goal("Import of the training client with its S3 store", "import of pydantic and boto3", 1.2),
     "recovery_n4": Goal("Recovery of a gang of 4, moved to other nodes", "Volcano's RestartJob", 0.7),
     "recovery_n64": Goal("Recovery of a gang of 64 on fake nodes, moved", "Volcano's RestartJob", 0.7),

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from tests.bench import machine, table
 from tests.bench.commits import commit
+from tests.bench.consenting import extender_answer
+from tests.bench.evicting import eviction_lateness
 from tests.bench.goals import GOALS, OPTIONAL
 from tests.bench.imports import import_client
 from tests.bench.leaving import sigterm_to_commit
@@ -45,6 +47,8 @@ def measures(*, full: bool, small: bool) -> dict[str, Measure]:
         "resolve": lambda at: resolving((10,) if small else counts, at, pairs=15),
         "lines_per_s": lambda _: lines_per_s(2_000 if small else 30_000, pairs=9),
         "sigterm_to_commit": lambda at: sigterm_to_commit(max(64 * unit, MIB), 0.5, at, pairs=9),
+        "eviction_lateness": lambda at: eviction_lateness(at, trials=2 if small else 40),
+        "extender_p99": lambda at: extender_answer(at, questions=20 if small else 1000),
         "import_client": lambda _: import_client(pairs=9),
         "recovery_n64": lambda at: recovering_many(at, rounds=1 if small else 7, say=_say),
         "recovery": lambda at: recovering(at, rounds=1 if small else 7, say=_say),
