@@ -88,6 +88,7 @@ class Record(NamedTuple):
 class _Ask:
     first_s: float
     last_s: float
+    stays: bool = False
     told: State | None = None
 
 
@@ -128,8 +129,19 @@ class ConsentBook:
         self._unwritten: dict[str, None] = {}
         self._changes: deque[Change] = deque(maxlen=_MOST_CHANGES)
 
-    def ask(self, evictor: str, gang: str, now_s: float) -> Answer:
-        """Whether ``evictor`` may take pods of ``gang`` now. Asking again changes nothing about the deadline."""
+    def ask(
+        self, evictor: str, gang: str, now_s: float, *, since_s: float | None = None, then: Then = "leave"
+    ) -> Answer:
+        """Whether ``evictor`` may take pods of ``gang`` now. Asking again changes nothing about the deadline.
+
+        Args:
+            evictor: Who wants it.
+            gang: Whom.
+            now_s: Now.
+            since_s: Since when, where it did not begin with this question; it counts for the first one.
+            then: What the ranks do after the save where everybody who asks is content with it. A gang that is to
+                ``stay`` may be taken for as long as such a one asks.
+        """
         known = self._gangs.get(gang)
         if known is None:
             if len(self._gangs) >= MOST_GANGS:
@@ -139,9 +151,11 @@ class ConsentBook:
         if asked is None and len(known.asks) >= MOST_EVICTORS:
             asked = min(known.asks.values(), key=lambda one: one.first_s)
         elif asked is None:
-            asked = known.asks[evictor] = _Ask(now_s, now_s)
+            first_s = now_s if since_s is None else min(since_s, now_s)
+            asked = known.asks[evictor] = _Ask(first_s, now_s)
             self._unwritten[gang] = None
         asked.last_s = now_s
+        asked.stays = asked.stays or then == "stay"
         state = known.state(asked.first_s, self.hold_s, now_s)
         if asked.told != state:
             asked.told = state
@@ -189,8 +203,8 @@ class ConsentBook:
         known = self._gangs.get(gang)
         if known is not None and known.save_s is None:
             known.save_s, known.run = now_s, run or gang
-            been = [(evictor, known.run) in self._visits for evictor in known.asks]
-            known.then = "stay" if all(been) else "leave"
+            stay = [one.stays or (evictor, known.run) in self._visits for evictor, one in known.asks.items()]
+            known.then = "stay" if all(stay) else "leave"
             self._unwritten[gang] = None
 
     def committed(self, gang: str, now_s: float) -> None:
@@ -222,10 +236,12 @@ class ConsentBook:
     def forget(self, now_s: float) -> None:
         """Drop evictors that did not ask for ``ttl_s``, and gangs that nobody wants any more.
 
-        A gang that saved and stayed is held anew, for a save of its own, once consent lasted for ``hold_s``.
+        A gang that saved and stayed is held anew, for a save of its own, once consent lasted for ``hold_s``; but not
+        while somebody asks who was content with that.
         """
         for gang, known in list(self._gangs.items()):
-            if known.then == "stay" and known.committed_s is not None and now_s - known.committed_s >= self.hold_s:
+            lasted = known.committed_s is not None and now_s - known.committed_s >= self.hold_s
+            if lasted and known.then == "stay" and not any(one.stays for one in known.asks.values()):
                 known.save_s = known.committed_s = None
                 for one in known.asks.values():
                     one.first_s = now_s
