@@ -310,6 +310,7 @@ class Heartbeat(Document):
         first_step: The first step that the attempt reported, None before it.
         saving_s: Seconds of training time spent in saves in this attempt.
         save_s: The longest time from a save's snapshot to its commit in this attempt, seconds; None before the first.
+        total_steps: Steps of the whole training; None where nobody said.
     """
 
     KIND = "rerail.heartbeat"
@@ -326,3 +327,4 @@ class Heartbeat(Document):
     loaded_at_s: float | None = None
     saving_s: float = 0.0
     save_s: float | None = None
+    total_steps: int | None = None

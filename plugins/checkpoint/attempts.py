@@ -23,6 +23,7 @@ from rerail.policies.errors import (
     UsageError,
 )
 from rerail.policies.manifest import Layout, Manifest
+from rerail.policies.owners import not_yours
 
 __all__ = [
     "Opening",
@@ -68,10 +69,7 @@ def create_run(run: RunStore, doc: RunDoc, *, take_over: bool = False) -> RunDoc
         return doc
     standing = RunDoc.decode(outcome.data, f"{run.control.url}: {keys.RUN}")
     if standing.owner != doc.owner and not take_over:
-        raise RefusedError(
-            f"run {run.run!r} belongs to {standing.owner!r}, not to {doc.owner!r}; "
-            "choose another run name, or pass --take-over if that owner is gone"
-        )
+        raise RefusedError(not_yours(run.run, owner=standing.owner, asked=doc.owner))
     return standing
 
 

@@ -56,9 +56,11 @@ def evict(
     Exit codes: 0 a commit holds all that was done, 1 not so (at the deadline, or it ended before), 2 bad input,
     4 nothing to evict.
     """
-    from rerail.plugins.evict.find import CLUSTER_OWNER, in_cluster, in_store, open_place
+    from rerail.plugins.evict.find import in_cluster, in_store, open_place
     from rerail.plugins.evict.preevict import PreEvict, live_gang
+    from rerail.plugins.gang.submission import owner_of
     from rerail.policies.eviction import EvictionBounds
+    from rerail.policies.owners import namespace_of
     from rerail.policies.recovery import RecoveryPolicy
 
     deadline_s = positive_s(deadline, "--deadline")
@@ -67,7 +69,7 @@ def evict(
     with ExitStack() as held:
         if store is not None:
             opened, doc = in_store(gang, store, control)
-            where = namespace or (doc.owner.removeprefix(CLUSTER_OWNER) if doc.owner.startswith(CLUSTER_OWNER) else "")
+            where = namespace or namespace_of(owner_of(opened, doc))
             api = connected(held) if where else None
         else:
             try:

@@ -2,22 +2,16 @@
 
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Annotated, Any, Final
 
 import typer
 
-from rerail.plugins.gang.rights import LOOK_AT_QUEUES, WITH_GROUPS, WITH_JOBS, Rights, missing
+from rerail.plugins.gang.rights import LOOK_AT_QUEUES, OF_BACKEND
 from rerail.plugins.gang.volumes import READ_ATTACHMENTS, READ_CLAIMS
-from rerail.plugins.kube.api import KubeApi
-from rerail.plugins.kube.errors import Call
-from rerail.plugins.kube.resources import CONFIG_MAPS
 from rerail.plugins.kube.rights import cluster_role, role, rules
-from rerail.plugins.nodes.kube_guard import NAME as GUARD_NAME
-from rerail.plugins.nodes.rights import GUARD, LOOK_AND_MARK, MAKE_GUARD, guard_role
-from rerail.policies.errors import ForbiddenError, NotFoundError, RefusedError, UsageError
+from rerail.plugins.nodes.rights import LOOK_AND_MARK, guard_role
+from rerail.policies.errors import UsageError
 
-OF_BACKEND: Final[Mapping[str, Rights]] = {"vcjob": WITH_JOBS, "podgroup": WITH_GROUPS}
 NAME: Final = "rerail-run"
 
 _RBAC: Final = "rbac.authorization.k8s.io"
@@ -73,25 +67,3 @@ def _binding(bound: Mapping[str, Any], account: str, namespace: str) -> dict[str
         "roleRef": {"apiGroup": _RBAC, "kind": kind, "name": name},
         "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
     }
-
-
-def refuse_missing(api: KubeApi, backend: str, *, guard_namespace: str | None) -> None:
-    """Refuse to drive a run without a right that it will need, now and not at its first fault.
-
-    Raises:
-        RefusedError: Names every rule that is missing.
-    """
-    lacking: list[Call] = []
-    with suppress(ForbiddenError):  # whether we may, nobody tells us
-        lacking += missing(api, OF_BACKEND[backend])
-        lacking += missing(api, GUARD, namespace=guard_namespace, name=GUARD_NAME)
-        try:
-            api.get(CONFIG_MAPS, GUARD_NAME, namespace=guard_namespace)
-        except NotFoundError:
-            lacking += missing(api, MAKE_GUARD, namespace=guard_namespace)
-    if lacking:
-        added = "\n".join(f"{call.role}:\n{call.rule}" for call in lacking)
-        raise RefusedError(
-            f"rights are missing: {'; '.join(map(str, lacking))}. `rerail rights --backend {backend} --namespace "
-            f"{api.namespace}` prints all that is needed. Add to\n{added}"
-        )

@@ -11,7 +11,6 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
-from rerail.plugins.checkpoint.attempts import create_run, read_run
 from rerail.plugins.checkpoint.fork import FORK_ATTEMPT, fork_commit
 from rerail.plugins.checkpoint.open import open_run
 from rerail.plugins.checkpoint.resolve import resolve
@@ -21,10 +20,11 @@ from rerail.plugins.cli.output import Output, OutputOption
 from rerail.plugins.gang.executor import Supervisor
 from rerail.plugins.gang.ledger import append, newest_entry
 from rerail.plugins.gang.local import LocalBackend
+from rerail.plugins.gang.submission import submit
 from rerail.plugins.nodes.guard import LocalGuard
 from rerail.plugins.nodes.local import LocalNodes
 from rerail.policies.documents import RunDoc
-from rerail.policies.errors import NotFoundError, UsageError
+from rerail.policies.errors import UsageError
 from rerail.policies.keys import check_run_name
 from rerail.policies.recovery import RecoveryPolicy
 from rerail.policies.supervisor.reopen import begin_forked
@@ -192,33 +192,29 @@ def state_folder(address: str) -> Path:
 
 def _submit(opened: RunStore, nproc: int, given: RecoveryPolicy | None, *, fork: str | None, take_over: bool) -> RunDoc:
     """Create the run, or find it and check that it is the one that was meant."""
-    owner = f"local/{socket.gethostname()}"
-    try:
-        standing = read_run(opened)
-    except NotFoundError:
-        standing = None
-    if standing is None:
-        doc = RunDoc(
-            writer=secrets.token_hex(8),
-            run=opened.run,
-            owner=owner,
-            created_at_s=time.time(),
-            world_size=nproc,
-            policy=(given or LOCAL_POLICY).model_dump(mode="json"),
-            forked_from=fork,
-        )
-        return create_run(opened, doc, take_over=take_over)
     another = "or choose another --run name for a new run"
-    if fork and standing.forked_from != fork:
-        raise UsageError(f"run {opened.run!r} exists and was not forked from {fork}; leave --from out, {another}")
-    if standing.world_size != nproc:
-        raise UsageError(
-            f"run {opened.run!r} has {standing.world_size} ranks, not {nproc}; pass --nproc {standing.world_size}, "
-            f"{another}"
-        )
-    if given is not None and given.model_dump(mode="json") != standing.policy:
-        raise UsageError(f"run {opened.run!r} has a policy of its own in run.json; leave --policy out, {another}")
-    return create_run(opened, standing.model_copy(update={"owner": owner}), take_over=take_over)
+
+    def check(standing: RunDoc) -> None:
+        if fork and standing.forked_from != fork:
+            raise UsageError(f"run {opened.run!r} exists and was not forked from {fork}; leave --from out, {another}")
+        if standing.world_size != nproc:
+            raise UsageError(
+                f"run {opened.run!r} has {standing.world_size} ranks, not {nproc}; pass --nproc "
+                f"{standing.world_size}, {another}"
+            )
+        if given is not None and given.model_dump(mode="json") != standing.policy:
+            raise UsageError(f"run {opened.run!r} has a policy of its own in run.json; leave --policy out, {another}")
+
+    doc = RunDoc(
+        writer=secrets.token_hex(8),
+        run=opened.run,
+        owner=f"local/{socket.gethostname()}",
+        created_at_s=time.time(),
+        world_size=nproc,
+        policy=(given or LOCAL_POLICY).model_dump(mode="json"),
+        forked_from=fork,
+    )
+    return submit(opened, doc, check, take_over=take_over)
 
 
 def _source(fork: str) -> tuple[str, int]:

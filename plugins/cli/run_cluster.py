@@ -1,39 +1,31 @@
 """``rerail run --backend vcjob|podgroup FILE``: the gang of a manifest in a cluster, supervised from here."""
 
-import secrets
 import sys
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from rerail.plugins.checkpoint.attempts import create_run, read_run
-from rerail.plugins.checkpoint.open import open_run
-from rerail.plugins.checkpoint.store import RunStore
 from rerail.plugins.cli.driving import Progress, drive
 from rerail.plugins.cli.output import Output, emit
-from rerail.plugins.cli.rights import refuse_missing
-from rerail.plugins.gang.cluster import GangWatch
-from rerail.plugins.gang.executor import Supervisor
-from rerail.plugins.gang.podgroup import PodGroupBackend
-from rerail.plugins.gang.pods import PodMemory
-from rerail.plugins.gang.vcjob import VcjobBackend
-from rerail.plugins.gang.volumes import Volumes
-from rerail.plugins.nodes.kube import KubeNodes
-from rerail.plugins.nodes.kube_guard import KubeGuard
+from rerail.plugins.gang.clusters import (
+    BACKENDS,
+    Backend,
+    Wanted,
+    cluster_backend,
+    first_gang,
+    refuse_trouble,
+    supervised,
+)
 from rerail.plugins.volcano import VolcanoClient
-from rerail.policies.documents import RunDoc
-from rerail.policies.errors import NotFoundError, RefusedError, UsageError
+from rerail.policies.errors import UsageError
 from rerail.policies.keys import check_run_name
+from rerail.policies.owners import cluster_owner
 from rerail.policies.recovery import RecoveryPolicy
-from rerail.policies.supervisor.advance import gang_name
-from rerail.policies.supervisor.state import GangSpec
 from rerail.policies.workloads.difference import difference, reasons_text, unified
 from rerail.policies.workloads.reading import parse_manifest, read_workload
 from rerail.policies.workloads.workload import Workload
 
 CLUSTER_POLICY = RecoveryPolicy()
-BACKENDS = ("vcjob", "podgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,39 +66,22 @@ def run(asked: Asked, output: Output, *, dry_run: bool) -> None:
     with ExitStack() as held:
         client = held.enter_context(VolcanoClient.connect(namespace=namespace))
         progress = Progress()
-        backend = _backend(asked, workload, store, policy, client, nodes=None)
+        wanted = Wanted(
+            kind=asked.backend,
+            workload=workload,
+            store=store,
+            control=asked.control or workload.control,
+            policy=policy,
+            owner=cluster_owner(client.api.namespace),
+            policy_given=asked.policy is not None,
+            take_over=asked.take_over,
+            guard_namespace=asked.guard_namespace,
+            priority_class=asked.priority_class,
+        )
         if dry_run:
-            _show(backend, path, output, progress)
+            _show(cluster_backend(wanted, client), path, output, progress)
             return
-        refuse_missing(client.api, asked.backend, guard_namespace=asked.guard_namespace)
-        opened = open_run(run_name, store=store, control=asked.control or workload.control, create=True, outside=True)
-        if opened.away:
-            progress.line(f"{store} is not mounted here: only ranks check its files, and old checkpoints stay there")
-        if not _exists(opened):
-            _refuse_trouble(backend, progress)
-        doc = _submit(
-            opened, workload, policy, owner=backend.owner, given=asked.policy is not None, take_over=asked.take_over
-        )
-        assert doc.workload is not None
-        workload = read_workload(dict(doc.workload), str(path), run=run_name).model_copy(
-            update={"store": workload.store, "control": workload.control}
-        )
-        policy = RecoveryPolicy.from_mapping(dict(doc.policy), f"run.json of run {run_name!r}")
-        nodes = held.enter_context(_nodes(workload, client, progress))
-        backend = _backend(asked, workload, store, policy, client, nodes=nodes)
-        backend.volumes = Volumes(client.api, workload.claims, nodes.ready, progress.line)
-        held.enter_context(backend.watch)
-        supervisor = Supervisor(
-            opened,
-            doc.world_size,
-            backend,
-            nodes,
-            policy,
-            layout=backend.shape,
-            guard=KubeGuard(client.api, namespace=asked.guard_namespace),
-            on_event=progress.entry,
-            log=progress.line,
-        )
+        supervisor = supervised(wanted, client, held, log=progress.line, on_event=progress.entry)
         progress.line(f"run {run_name} in {store}; gangs in namespace {client.api.namespace}")
         if asked.run:
             supervisor.reopen("the same run was asked for again")
@@ -141,61 +116,10 @@ def _policy(asked: Asked, workload: Workload, path: Path) -> RecoveryPolicy:
     return read_policy(asked.policy, base) if asked.policy else base
 
 
-def _nodes(workload: Workload, client: VolcanoClient, progress: Progress) -> KubeNodes:
-    first = next(task for task in workload.tasks if task.ranks_per_pod)
-    return KubeNodes(
-        client.api,
-        resource=first.gpu_resource or None,
-        per_pod=max(1, first.gpus_per_pod),
-        ranks_per_pod=first.ranks_per_pod,
-        tolerations=first.tolerations,
-        node_selector=first.node_selector,
-        count_pods=False,
-        log=progress.line,
-    )
-
-
-def _backend(
-    asked: Asked,
-    workload: Workload,
-    store: str,
-    policy: RecoveryPolicy,
-    client: VolcanoClient,
-    *,
-    nodes: KubeNodes | None,
-) -> VcjobBackend | PodGroupBackend:
-    memory = PodMemory(node_ready=nodes.ready) if nodes else PodMemory()
-    kind = VcjobBackend if asked.backend == "vcjob" else PodGroupBackend
-    watch = GangWatch(workload.run, client, with_jobs=asked.backend == "vcjob", memory=memory)
-    return kind(
-        workload,
-        watch,
-        store,
-        policy,
-        control=asked.control or workload.control,
-        owner=f"cluster/{client.api.namespace}",
-        priority_class=asked.priority_class,
-        hostnames=nodes.hostnames if nodes else (lambda _nodes: {}),
-    )
-
-
-def _exists(opened: RunStore) -> bool:
-    try:
-        read_run(opened)
-    except NotFoundError:
-        return False
-    return True
-
-
-def _first(backend: VcjobBackend | PodGroupBackend) -> GangSpec:
-    workload = backend.workload
-    return GangSpec(name=gang_name(workload.run, 1), world_size=workload.world_size, pods=())
-
-
-def _show(backend: VcjobBackend | PodGroupBackend, path: Path, output: Output, progress: Progress) -> None:
+def _show(backend: Backend, path: Path, output: Output, progress: Progress) -> None:
     """What would be submitted for attempt 1, beside the user's manifest; then refuse what would be refused."""
     before = backend.workload.document
-    objects = backend.render(_first(backend))
+    objects = backend.render(first_gang(backend.workload))
     changes = difference(before, objects[0]) if len(objects) == 1 else ()
     if output is not Output.TABLE:
         emit({"objects": objects, "changes": [change.model_dump(mode="json") for change in changes]}, output)
@@ -206,41 +130,4 @@ def _show(backend: VcjobBackend | PodGroupBackend, path: Path, output: Output, p
         import yaml
 
         yaml.safe_dump_all(objects, sys.stdout, sort_keys=False, allow_unicode=True)
-    _refuse_trouble(backend, progress)
-
-
-def _refuse_trouble(backend: VcjobBackend | PodGroupBackend, progress: Progress) -> None:
-    """Refuse what would never run, before anything is created for it; tell what may break later."""
-    problems = backend.problems(_first(backend))
-    errors = [problem for problem in problems if problem.severity == "error"]
-    for problem in problems:
-        if problem not in errors:
-            progress.line(str(problem))
-    if errors:
-        raise RefusedError("; ".join(str(problem) for problem in errors))
-
-
-def _submit(
-    opened: RunStore, workload: Workload, policy: RecoveryPolicy, *, owner: str, given: bool, take_over: bool
-) -> RunDoc:
-    """Create the run, or find it and check that it is the one that was meant."""
-    chosen = policy.model_dump(mode="json")
-    try:
-        standing = read_run(opened)
-    except NotFoundError:
-        doc = RunDoc(
-            writer=secrets.token_hex(8),
-            run=opened.run,
-            owner=owner,
-            created_at_s=time.time(),
-            world_size=workload.world_size,
-            policy=chosen,
-            workload=workload.document,
-        )
-        return create_run(opened, doc, take_over=take_over)
-    another = "or choose another --run name for a new run"
-    if standing.workload != workload.document:
-        raise UsageError(f"run {opened.run!r} was begun with another manifest; pass that one again, {another}")
-    if given and chosen != standing.policy:
-        raise UsageError(f"run {opened.run!r} has a policy of its own in run.json; leave --policy out, {another}")
-    return create_run(opened, standing.model_copy(update={"owner": owner}), take_over=take_over)
+    refuse_trouble(backend, progress.line)

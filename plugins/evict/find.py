@@ -1,7 +1,7 @@
 """Where a gang is: its run's store, by an address or by what its pods say, and its namespace."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from rerail.plugins.checkpoint.attempts import read_run
 from rerail.plugins.checkpoint.open import open_run
@@ -12,8 +12,6 @@ from rerail.plugins.trainer.orders import gang_number
 from rerail.policies.documents import RunDoc, Value
 from rerail.policies.errors import NotFoundError, UsageError
 from rerail.policies.workloads.attempt import GANG_LABEL, RUN_LABEL
-
-CLUSTER_OWNER: Final = "cluster/"
 
 Obj = dict[str, Any]
 
@@ -39,8 +37,16 @@ def run_names(name: str) -> tuple[str, ...]:
     return (name,) if number is None else (name, name.rpartition("-a")[0])
 
 
-def in_store(name: str, store: str, control: str | None) -> tuple[RunStore, RunDoc]:
+def in_store(
+    name: str, store: str, control: str | None, *, otherwise: str = "nothing to evict"
+) -> tuple[RunStore, RunDoc]:
     """The run of a run's or gang's name.
+
+    Args:
+        name: Of the run, or of a gang of it.
+        store: Its address.
+        control: Of the documents, where that is another one.
+        otherwise: What it means to the caller that there is none, for the error.
 
     Raises:
         NotFoundError: Neither is there.
@@ -53,17 +59,21 @@ def in_store(name: str, store: str, control: str | None) -> tuple[RunStore, RunD
         except NotFoundError:
             continue
     raise NotFoundError(
-        f"nothing to evict: neither a run nor a gang {name!r} is at {control or store}; check the name and --store"
+        f"{otherwise}: neither a run nor a gang {name!r} is at {control or store}; check the name and --store"
     )
 
 
-def in_cluster(api: KubeApi, name: str, namespace: str | None) -> Place:
+def in_cluster(
+    api: KubeApi, name: str, namespace: str | None, *, ended: bool = False, otherwise: str = "nothing to evict"
+) -> Place:
     """The gang of a run's or gang's name, by the labels of its pods.
 
     Args:
         api: The API server.
         name: Of the run, or of the gang.
         namespace: Where to look; every one by default.
+        ended: Also by pods that ended.
+        otherwise: What it means to the caller that there is none, for the error.
 
     Raises:
         NotFoundError: No pod carries the name.
@@ -71,15 +81,17 @@ def in_cluster(api: KubeApi, name: str, namespace: str | None) -> Place:
     """
     for label in (RUN_LABEL, GANG_LABEL):
         pods = api.list(PODS, namespace=namespace or ALL_NAMESPACES, labels={label: name}).items
-        live = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
+        over = () if ended else ("Succeeded", "Failed")
+        live = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in over]
         found = places(live)
         spaces = sorted({place.namespace for place in found})
         if len(spaces) > 1:
-            raise UsageError(f"--gang {name!r} is in several namespaces ({', '.join(spaces)}); pass --namespace")
+            raise UsageError(f"{name!r} is in several namespaces ({', '.join(spaces)}); pass --namespace")
         if found:
             return max(found, key=lambda place: gang_number(place.gang) or 0)
     where = f"namespace {namespace!r}" if namespace else "the cluster"
-    raise NotFoundError(f"nothing to evict: no living pod in {where} is of a run or gang {name!r}")
+    alive = "" if ended else "living "
+    raise NotFoundError(f"{otherwise}: no {alive}pod in {where} is of a run or gang {name!r}")
 
 
 def places(pods: Sequence[Obj]) -> tuple[Place, ...]:

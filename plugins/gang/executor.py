@@ -41,7 +41,7 @@ from rerail.policies.supervisor.effects import (
     SubmitGang,
 )
 from rerail.policies.supervisor.observations import Blocked, Now, Observations
-from rerail.policies.supervisor.reopen import reopen
+from rerail.policies.supervisor.reopen import reopen, taken_over
 from rerail.policies.supervisor.state import LedgerEntry, PodShape, RunState
 from rerail.policies.supervisor.suspicion import doubt
 
@@ -60,6 +60,7 @@ class Supervisor:
         layout: The pods of every gang, where a scheduler places them, for the first decision.
         on_event: Called once for each decision that this supervisor sees, own or other's, oldest first.
         guard: Bounds restarts and fenced nodes of all runs that share it.
+        owner: Who this supervisor drives the run for; empty where nobody asks.
         log: Takes one line about anything that went wrong and is tried again.
         decide: The machine; replaced in tests only.
     """
@@ -72,6 +73,7 @@ class Supervisor:
     layout: tuple[PodShape, ...] = ()
     clock: Clock = field(default_factory=Clock)
     guard: Guard | None = None
+    owner: str = ""
     on_event: Callable[[LedgerEntry], None] = lambda _entry: None
     log: Callable[[str], None] = lambda _line: None
     decide: Advance = advance
@@ -113,6 +115,24 @@ class Supervisor:
         if entry is not None and entry.state.phase == "stopped":
             ledger.append(self.run, entry.number + 1, reopen(entry.state, why), at_s=self.clock.wall_s())
 
+    def take_over(self) -> None:
+        """Write down that the run is its owner's from now on; nothing happens where it is already.
+
+        Raises:
+            TransientError: The store does not answer.
+        """
+        while self.owner:
+            entry = self._newest()
+            if (entry.state.owner or read_run(self.run).owner) == self.owner:
+                return
+            ledger.append(self.run, entry.number + 1, taken_over(entry, self.owner), at_s=self.clock.wall_s())
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that the newest decision orders is done, and no older mark is owed: then anybody may go on."""
+        entry = self._entry
+        return entry is not None and len(self._performed) == len(entry.effects) and not self._owed
+
     def step(self) -> RunState:
         """One pass.
 
@@ -152,7 +172,9 @@ class Supervisor:
         while entry is None:
             read_run(self.run)
             now = Now(wall_s=self.clock.wall_s(), phase_s=0.0)
-            first = begin(self.run.run, self.world_size, nodes=self.nodes.views(), now=now, layout=self.layout)
+            first = begin(
+                self.run.run, self.world_size, nodes=self.nodes.views(), now=now, layout=self.layout, owner=self.owner
+            )
             self._append(0, first)
             entry = ledger.newest_entry(self.run)
         if self._entry is None or entry.number != self._entry.number:

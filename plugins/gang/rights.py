@@ -1,15 +1,19 @@
 """The least that an account needs to run gangs in a cluster, and what is missing of it by the API server's own word."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from rerail.plugins.kube.api import KubeApi
 from rerail.plugins.kube.errors import Call
-from rerail.plugins.kube.resources import PODS, SERVICES, ResourceType
+from rerail.plugins.kube.resources import CONFIG_MAPS, PODS, SERVICES, ResourceType
+from rerail.plugins.nodes.kube_guard import NAME as GUARD_NAME
+from rerail.plugins.nodes.rights import GUARD, MAKE_GUARD
 from rerail.plugins.volcano.command import COMMANDS
 from rerail.plugins.volcano.job import JOBS
 from rerail.plugins.volcano.podgroup import POD_GROUPS
 from rerail.plugins.volcano.queue import QUEUES
+from rerail.policies.errors import ForbiddenError, NotFoundError, RefusedError
 
 Rights = Mapping[ResourceType, Sequence[str]]
 
@@ -28,6 +32,9 @@ WITH_GROUPS: Final[Rights] = {
 }
 """For gangs that are PodGroups with bare pods, in their namespace."""
 
+OF_BACKEND: Final[Mapping[str, Rights]] = {"vcjob": WITH_JOBS, "podgroup": WITH_GROUPS}
+"""For the gangs of each backend of a cluster."""
+
 LOOK_AT_QUEUES: Final[Rights] = {QUEUES: ("get",)}
 """In the whole cluster; may be left out: then a queue that is missing or closed is not told as such."""
 
@@ -45,3 +52,25 @@ def missing(api: KubeApi, needed: Rights, *, namespace: str | None = None, name:
         for verb in verbs:
             if not api.may(verb, kind, namespace=namespace, name=name):
                 yield Call(verb, kind, api.place(kind, namespace), name)
+
+
+def refuse_missing(api: KubeApi, backend: str, *, guard_namespace: str | None) -> None:
+    """Refuse to drive a run without a right that it will need, now and not at its first fault.
+
+    Raises:
+        RefusedError: Names every rule that is missing.
+    """
+    lacking: list[Call] = []
+    with suppress(ForbiddenError):  # whether we may, nobody tells us
+        lacking += missing(api, OF_BACKEND[backend])
+        lacking += missing(api, GUARD, namespace=guard_namespace, name=GUARD_NAME)
+        try:
+            api.get(CONFIG_MAPS, GUARD_NAME, namespace=guard_namespace)
+        except NotFoundError:
+            lacking += missing(api, MAKE_GUARD, namespace=guard_namespace)
+    if lacking:
+        added = "\n".join(f"{call.role}:\n{call.rule}" for call in lacking)
+        raise RefusedError(
+            f"rights are missing: {'; '.join(map(str, lacking))}. `rerail rights --backend {backend} --namespace "
+            f"{api.namespace}` prints all that is needed. Add to\n{added}"
+        )

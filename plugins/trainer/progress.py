@@ -123,6 +123,7 @@ class Progress:
             loaded_at_s=self._loaded_at_s,
             saving_s=self.saving_s,
             save_s=self.save_s,
+            total_steps=self._total_steps,
         )
 
     def write(self) -> None:

@@ -46,7 +46,13 @@ def gang_name(run: str, attempt: int) -> str:
 
 
 def begin(
-    run: str, world_size: int, *, nodes: tuple[NodeView, ...] | None, now: Now, layout: tuple[PodShape, ...] = ()
+    run: str,
+    world_size: int,
+    *,
+    nodes: tuple[NodeView, ...] | None,
+    now: Now,
+    layout: tuple[PodShape, ...] = (),
+    owner: str = "",
 ) -> Decision:
     """The first decision of a run: open attempt 1, or wait for capacity.
 
@@ -56,8 +62,9 @@ def begin(
         nodes: What there is; None where nobody may look.
         now: Time.
         layout: The pods of every gang, where a scheduler places them.
+        owner: Who drives the run.
     """
-    state = RunState(run=run, world_size=world_size, phase="waiting", attempt=1, layout=layout)
+    state = RunState(run=run, owner=owner, world_size=world_size, phase="waiting", attempt=1, layout=layout)
     opened = _open(state, nodes=nodes, now=now, attempt=1, how="fresh")
     return opened or Decision(state=state, note="waiting for capacity for the first attempt")
 

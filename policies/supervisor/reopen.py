@@ -1,7 +1,8 @@
-"""Other beginnings than the first: a stopped run is run again, or a run begins from another's commit. Pure."""
+"""Other beginnings than the first: a stopped run is run again, a run changes hands, or begins from another's commit."""
 
+from rerail.policies.owners import called
 from rerail.policies.supervisor.advance import Decision
-from rerail.policies.supervisor.state import RunState
+from rerail.policies.supervisor.state import LedgerEntry, RunState
 
 
 def reopen(state: RunState, why: str) -> Decision:
@@ -16,6 +17,12 @@ def reopen(state: RunState, why: str) -> Decision:
         }
     )
     return Decision(state=again, note=f"continued: {why}")
+
+
+def taken_over(entry: LedgerEntry, owner: str) -> Decision:
+    """Another owner goes on with a run. Nothing else changes, and what was ordered stays ordered."""
+    state = entry.state.model_copy(update={"owner": owner})
+    return Decision(state=state, effects=entry.effects, note=f"{called(owner)} goes on with the run")
 
 
 def begin_forked(run: str, world_size: int, *, attempt: int, source: str) -> Decision:

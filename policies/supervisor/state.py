@@ -170,9 +170,11 @@ class RunState(Value):
         quarantined: Nodes that this run keeps away from, with the reason.
         stop_for: Why the run stops once its gang is ended, where its end is known to come again; empty otherwise.
         reason: Why the run waits or stopped, in words for people, with the way out.
+        owner: Who drives the run, where that is known here: ``run.json`` names who created it, this who took it over.
     """
 
     run: str
+    owner: str = ""
     world_size: int = Field(ge=1)
     phase: Phase
     phase_number: int = 0

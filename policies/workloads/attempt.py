@@ -6,10 +6,14 @@ from typing import Any, Final
 from pydantic import Field
 
 from rerail.policies.documents import Value, canonical
+from rerail.policies.owners import WorkflowRef
 
 RUN_LABEL: Final = "rerail.dev/run"
 ATTEMPT_LABEL: Final = "rerail.dev/attempt"
 GANG_LABEL: Final = "rerail.dev/gang"
+WORKFLOW_LABEL: Final = "rerail.dev/workflow"
+"""The Workflow that the gang was made for, by name; who drives its run now, the ledger says."""
+
 OWNER_ANNOTATION: Final = "rerail.dev/owner"
 SPEC_HASH_ANNOTATION: Final = "rerail.dev/spec-hash"
 """What was rendered, as a digest: tells an own, repeated submission from an object that somebody changed."""
@@ -48,7 +52,13 @@ class AttemptGang(Value):
     @property
     def labels(self) -> dict[str, str]:
         """Labels that every object of the gang carries."""
-        return {RUN_LABEL: self.run, ATTEMPT_LABEL: str(self.attempt), GANG_LABEL: self.gang}
+        workflow = WorkflowRef.of(self.owner)
+        return {
+            RUN_LABEL: self.run,
+            ATTEMPT_LABEL: str(self.attempt),
+            GANG_LABEL: self.gang,
+            **({WORKFLOW_LABEL: workflow.name} if workflow is not None else {}),
+        }
 
 
 def spec_hash(document: dict[str, Any]) -> str:

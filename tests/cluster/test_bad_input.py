@@ -16,7 +16,8 @@ from rig.training import Gang, manifest
 
 from rerail.plugins.checkpoint.attempts import read_run
 from rerail.plugins.checkpoint.notes import read_heartbeat
-from rerail.plugins.cli.rights import OF_BACKEND, documents, refuse_missing
+from rerail.plugins.cli.rights import documents
+from rerail.plugins.gang.rights import OF_BACKEND, refuse_missing
 from rerail.plugins.kube.api import KubeApi
 from rerail.policies.errors import NotFoundError, RefusedError, TransientError
 

@@ -5,8 +5,7 @@ import yaml
 from typer.testing import CliRunner
 
 from rerail.plugins.cli.main import build
-from rerail.plugins.cli.rights import OF_BACKEND, refuse_missing
-from rerail.plugins.gang.rights import LOOK_AT_QUEUES
+from rerail.plugins.gang.rights import LOOK_AT_QUEUES, OF_BACKEND, refuse_missing
 from rerail.plugins.kube.transport import Transport
 from rerail.policies.errors import RefusedError, UsageError
 
