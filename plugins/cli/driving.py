@@ -72,6 +72,38 @@ def signals(supervisor: Supervisor, progress: Progress) -> Iterator[list[int]]:
             progress.line("asked to stop: the ranks were asked to save and leave")
 
 
+def attempt_rows(state: RunState) -> list[dict[str, Any]]:
+    """The run's attempts, for a document."""
+    return [
+        {
+            "n": record.n,
+            "gang": record.gang,
+            "nodes": list(record.nodes),
+            "how": record.how,
+            "started_from_step": record.started_from_step,
+            "last_step": record.last_step,
+            "last_commit_step": record.last_commit_step,
+            "end_cause": record.end_cause,
+            "exit_codes": record.exit_codes,
+        }
+        for record in state.attempts
+    ]
+
+
+def incident_rows(state: RunState) -> list[dict[str, Any]]:
+    """The run's incidents, for a document."""
+    return [
+        {
+            "id": incident.id,
+            "class": incident.class_name,
+            "scope": incident.scope,
+            "node": incident.node,
+            "action": incident.action,
+        }
+        for incident in state.incidents
+    ]
+
+
 def document(state: RunState, address: str, *, left_running: bool, **more: object) -> dict[str, Any]:
     """What is known of the run at the end, for stdout."""
     return {
@@ -80,30 +112,8 @@ def document(state: RunState, address: str, *, left_running: bool, **more: objec
         "phase": state.phase,
         "reason": state.reason,
         "left_running": left_running,
-        "attempts": [
-            {
-                "n": record.n,
-                "gang": record.gang,
-                "nodes": list(record.nodes),
-                "how": record.how,
-                "started_from_step": record.started_from_step,
-                "last_step": record.last_step,
-                "last_commit_step": record.last_commit_step,
-                "end_cause": record.end_cause,
-                "exit_codes": record.exit_codes,
-            }
-            for record in state.attempts
-        ],
-        "incidents": [
-            {
-                "id": incident.id,
-                "class": incident.class_name,
-                "scope": incident.scope,
-                "node": incident.node,
-                "action": incident.action,
-            }
-            for incident in state.incidents
-        ],
+        "attempts": attempt_rows(state),
+        "incidents": incident_rows(state),
         **more,
     }
 

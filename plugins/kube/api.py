@@ -345,6 +345,36 @@ class KubeApi:
             call, resource.path(call.namespace), query={**query, "watch": "true"}, timeout_s=timeout_s
         )
 
+    def log(
+        self,
+        name: str,
+        *,
+        namespace: str | None = None,
+        container: str | None = None,
+        tail_lines: int | None = None,
+        follow: bool = False,
+        silence_s: float = 3600.0,
+    ) -> Lines:
+        """The log of a pod's container, line by line.
+
+        Args:
+            name: The pod.
+            namespace: The connection's by default.
+            container: Needed where the pod has several.
+            tail_lines: Only so many of the last lines.
+            follow: Go on until the container ends.
+            silence_s: The longest silence.
+
+        Raises:
+            NotFoundError: It is not there.
+            RerailError: It has no log yet, or not for us.
+        """
+        call = Call("get", PODS, self.place(PODS, namespace), name, "log")
+        query = {"follow": "true"} if follow else {}
+        query |= {"container": container} if container else {}
+        query |= {"tailLines": str(tail_lines)} if tail_lines is not None else {}
+        return self.connection.transport.stream(call, self._path(call), query=query, timeout_s=silence_s)
+
     def may(
         self,
         verb: str,
