@@ -11,7 +11,10 @@ from rerail.plugins.kube.cache import Cache
 from rerail.plugins.kube.resources import PODS
 from rerail.plugins.kube.watch import Change
 from rerail.plugins.volcano.podgroup import POD_GROUPS
+from rerail.policies.errors import UsageError
 from rerail.policies.workloads.attempt import GANG_LABEL, RUN_LABEL
+from rerail.policies.workloads.lock import LOCK_ANNOTATION, PREEMPTABLE
+from rerail.policies.workloads.quantities import Amounts, pod_requests
 
 ASKED_ANNOTATION: Final = "rerail.dev/asked-to-leave-at"
 """On a PodGroup: who wants the gang away since when, as JSON. Restarts of the extender move no deadline by it."""
@@ -30,9 +33,14 @@ class OurPod:
     Attributes:
         group: Its PodGroup, ``namespace/name``; empty before Volcano gave it one.
         alive: Whether it may hold processes.
+        placed: Whether it has a node.
+        leaving: Whether it was asked to go.
+        preemptable: What its annotation of the lock says; empty without one.
+        holds: What it asks for, by resource; nothing where that cannot be read.
         holds_ranks: Whether it names a store, as only pods with ranks do.
     """
 
+    name: str
     uid: str
     group: str
     gang: str
@@ -40,6 +48,10 @@ class OurPod:
     store: str
     control: str
     alive: bool
+    placed: bool
+    leaving: bool
+    preemptable: str
+    holds: Amounts
 
     @property
     def holds_ranks(self) -> bool:
@@ -49,7 +61,12 @@ class OurPod:
 
 @dataclass(frozen=True, slots=True)
 class OurGroup:
-    """What counts about the PodGroup of one of our gangs."""
+    """What counts about the PodGroup of one of our gangs.
+
+    Attributes:
+        locked: Whether the gang has the preemption lock, open or not.
+        preemptable: What its annotation of the lock says; empty without one.
+    """
 
     namespace: str
     name: str
@@ -58,6 +75,10 @@ class OurGroup:
     run: str
     noted: str
     checkpoint: str
+    queue: str
+    priority_class: str
+    locked: bool
+    preemptable: str
 
     @property
     def key(self) -> str:
@@ -134,6 +155,14 @@ class OurGangs:
         """
         return self._groups.values()
 
+    def pods(self) -> tuple[OurPod, ...]:
+        """All of them.
+
+        Raises:
+            RerailError: As for ``check``.
+        """
+        return self._pods.values()
+
     def ranks_of(self, key: str) -> OurPod | None:
         """A living pod with ranks of the gang, which says where its store is.
 
@@ -159,11 +188,12 @@ class OurGangs:
 
 def pod_of(pod: Obj) -> OurPod:
     """What counts about a pod."""
-    metadata = pod.get("metadata") or {}
-    labels = metadata.get("labels") or {}
-    group = (metadata.get("annotations") or {}).get(GROUP_ANNOTATION) or ""
+    metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    group = annotations.get(GROUP_ANNOTATION) or ""
     variables = _variables(pod)
     return OurPod(
+        name=str(metadata.get("name") or ""),
         uid=str(metadata.get("uid") or ""),
         group=f"{metadata.get('namespace') or ''}/{group}" if group else "",
         gang=str(labels.get(GANG_LABEL) or ""),
@@ -171,7 +201,18 @@ def pod_of(pod: Obj) -> OurPod:
         store=variables.get("RERAIL_STORE", ""),
         control=variables.get("RERAIL_CONTROL", ""),
         alive=(pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"),
+        placed=bool(spec.get("nodeName")),
+        leaving=bool(metadata.get("deletionTimestamp")),
+        preemptable=str(annotations.get(PREEMPTABLE) or ""),
+        holds=_asked(spec),
     )
+
+
+def _asked(spec: Obj) -> Amounts:
+    try:
+        return pod_requests(spec, "pod")
+    except UsageError:
+        return {}
 
 
 def _variables(pod: Obj) -> dict[str, str]:
@@ -187,6 +228,7 @@ def group_of(one: Obj) -> OurGroup:
     """What counts about a PodGroup."""
     metadata = one.get("metadata") or {}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    spec = one.get("spec") or {}
     return OurGroup(
         namespace=str(metadata.get("namespace") or ""),
         name=str(metadata.get("name") or ""),
@@ -195,4 +237,8 @@ def group_of(one: Obj) -> OurGroup:
         run=str(labels.get(RUN_LABEL) or ""),
         noted=str(annotations.get(ASKED_ANNOTATION) or ""),
         checkpoint=str(annotations.get(CHECKPOINT_ANNOTATION) or ""),
+        queue=str(spec.get("queue") or "default"),
+        priority_class=str(spec.get("priorityClassName") or ""),
+        locked=annotations.get(LOCK_ANNOTATION) == "true",
+        preemptable=str(annotations.get(PREEMPTABLE) or ""),
     )

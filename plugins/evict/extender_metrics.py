@@ -11,7 +11,9 @@ _TEXTS: Final[Mapping[str, str]] = {
     "decisions": "Answers about one gang, by the scheduler's verb and the kind of answer.",
     "holds": "Evictors that were told to wait for a gang.",
     "consents": "Consents after a hold, by what ended it: commit or deadline.",
-    "saves": "Gangs that were asked to save and leave.",
+    "saves": "Gangs that were asked to save.",
+    "unlocks": "Locks that were opened for somebody who starves, by what allowed it: commit or deadline.",
+    "relocks": "Locks that were closed again because nobody starved any more.",
     "refused_requests": "Requests that could not be answered, by HTTP status.",
     "troubles": "What went wrong in the background, by where: store, cluster.",
 }

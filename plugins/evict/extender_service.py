@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from threading import Thread
 
 from rerail.plugins.checkpoint.open import open_run
@@ -11,6 +11,7 @@ from rerail.plugins.evict.extender import Decider, ExtenderServer
 from rerail.plugins.evict.extender_gangs import OurGangs
 from rerail.plugins.evict.extender_metrics import ExtenderMetrics
 from rerail.plugins.evict.extender_worker import CHECKPOINT_EVERY_S, Worker
+from rerail.plugins.evict.locks import Locks
 from rerail.plugins.kube.api import ALL_NAMESPACES, KubeApi
 from rerail.policies.consent import ConsentBook
 from rerail.policies.errors import RerailError
@@ -33,6 +34,7 @@ def serving(
     *,
     hold_s: float,
     namespace: str = ALL_NAMESPACES,
+    starve_s: float | None = None,
     checkpoint_every_s: float = CHECKPOINT_EVERY_S,
     now: Callable[[], float] | None = None,
     opened: Callable[[str, str, str | None], RunStore] = _open,
@@ -47,6 +49,7 @@ def serving(
         address: Host and port to listen on; port 0 takes a free one.
         hold_s: The most that an evictor waits for one gang.
         namespace: Only gangs of this one.
+        starve_s: How long a PodGroup waits for room before the lock of a gang is opened for it; None opens none.
         checkpoint_every_s: How often a gang's newest commit is looked for.
         now: Epoch seconds that do not run backwards.
         opened: Opens a run's stores.
@@ -69,17 +72,21 @@ def serving(
 
     gangs.on_note, gangs.on_gone = noted, gone
 
+    locks = None if starve_s is None else Locks(decider, api, namespace, starve_s)
+
     def trouble() -> str:
         try:
             gangs.check()
+            if locks is not None:
+                locks.check()
         except RerailError as error:
             return str(error)
         return ""
 
-    with ExtenderServer(address, decider, trouble) as server, gangs:
+    with ExtenderServer(address, decider, trouble) as server, gangs, locks or nullcontext():
         with suppress(RerailError):
             gangs.check()
-        with Worker(decider, api, opened, checkpoint_every_s=checkpoint_every_s) as worker:
+        with Worker(decider, api, opened, locks, checkpoint_every_s=checkpoint_every_s) as worker:
             server.broken = lambda: worker.broken
             thread = Thread(target=server.serve_forever, args=(0.1,), name="rerail-extender-http", daemon=True)
             thread.start()

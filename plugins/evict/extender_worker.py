@@ -20,6 +20,7 @@ from rerail.plugins.checkpoint.store import RunStore
 from rerail.plugins.evict.extender import Decider
 from rerail.plugins.evict.extender_gangs import ASKED_ANNOTATION, CHECKPOINT_ANNOTATION, OurGroup
 from rerail.plugins.evict.extender_saves import GangSave, Taken, newest_commit
+from rerail.plugins.evict.locks import Flip, Locks
 from rerail.plugins.kube.api import KubeApi
 from rerail.plugins.kube.resources import EVENTS
 from rerail.plugins.volcano.podgroup import POD_GROUPS
@@ -71,11 +72,13 @@ class Worker:
         decider: Whose book is worked on.
         api: The API server; one try per write, since every write is repeated by the loop.
         open_run: Opens a run's stores by its name, store and control address.
+        locks: Opens and closes locks of gangs; None leaves them as they are.
     """
 
     decider: Decider
     api: KubeApi
     open_run: Callable[[str, str, str | None], RunStore]
+    locks: Locks | None = None
     checkpoint_every_s: float = CHECKPOINT_EVERY_S
     tick_s: float = TICK_S
     _stopped: threading.Event = field(default_factory=threading.Event)
@@ -114,6 +117,11 @@ class Worker:
 
     def advance(self) -> None:
         """One pass: forget what is old, choose gangs that are to save, look for commits."""
+        if self.locks is not None:
+            try:
+                self.locks.look()
+            except RerailError as error:
+                self._trouble("", "cluster", error)
         book, now_s = self.decider.book, self.decider.now()
         with self.decider.lock:
             book.forget(now_s)
@@ -209,6 +217,7 @@ class Worker:
             self._tell(partial(self._write_note, gang, note))
         for change in changes:
             self._announce(change)
+        self._flip_locks()
         for _ in range(len(self._tellings)):
             if self._stopped.is_set():
                 return
@@ -224,6 +233,31 @@ class Worker:
                 return
             except RerailError as error:
                 self._trouble("", "cluster", error)  # a missing right: the next word may be allowed
+
+    def _flip_locks(self) -> None:
+        """Bring locks where they should be; what fails is found again in the next pass."""
+        try:
+            flips = self.locks.flips() if self.locks is not None else ()
+            for flip in flips:
+                assert self.locks is not None
+                self.locks.perform(flip)
+                if flip.news:
+                    self._announce_lock(flip)
+        except RerailError as error:
+            self._trouble("", "cluster", error)
+
+    def _announce_lock(self, flip: Flip) -> None:
+        if flip.opens:
+            after = "a commit" if flip.why == "committed" else "the deadline, without a commit"
+            text = f"the lock is open after {after}: {flip.evictor} starves, and may take it"
+            self.decider.metrics.count("unlocks", by="commit" if flip.why == "committed" else "deadline")
+        else:
+            text = "the lock is closed again: nobody starves for it any more"
+            self.decider.metrics.count("relocks")
+        log.info("%s: %s", flip.group.key, text)
+        reason = "PreemptionUnlocked" if flip.opens else "PreemptionLocked"
+        late = flip.why == "deadline"
+        self._tell(partial(self._event, flip.group, reason, text, self.decider.now(), late=late))
 
     def _write_note(self, key: str, note: dict[str, Any] | None) -> None:
         group = self.decider.gangs.group(key)
@@ -250,10 +284,11 @@ class Worker:
         log.info("%s: %s", change.gang, text)
         group = self.decider.gangs.group(change.gang)
         if group is not None:
-            self._tell(partial(self._event, group, change, text))
+            late = change.state == "deadline"
+            self._tell(partial(self._event, group, _REASONS[change.state], text, change.at_s, late=late))
 
-    def _event(self, group: OurGroup, change: Change, text: str) -> None:
-        at = datetime.fromtimestamp(change.at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    def _event(self, group: OurGroup, reason: str, text: str, at_s: float, *, late: bool) -> None:
+        at = datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         body = {
             "apiVersion": "v1",
             "kind": "Event",
@@ -265,8 +300,8 @@ class Worker:
                 "name": group.name,
                 "uid": group.uid,
             },
-            "type": "Warning" if change.state == "deadline" else "Normal",
-            "reason": _REASONS[change.state],
+            "type": "Warning" if late else "Normal",
+            "reason": reason,
             "message": text[:1024],
             "source": {"component": "rerail-extender"},
             "firstTimestamp": at,

@@ -139,7 +139,7 @@ def restarted(book, gangs, now_s):
     return again
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(
     commits=st.lists(st.one_of(st.none(), st.floats(0, 300)), min_size=4, max_size=4),
     begins=st.lists(st.floats(0, 300), min_size=4, max_size=4),
