@@ -63,12 +63,20 @@ def run(command: list[str | Path], *, cwd: Path | None = None, env: dict[str, st
         )
 
 
-def go_program(name: str, ldflags: str = "") -> Path:
-    """A program of ``tests/cluster/go/NAME``; all are built without C, so that they share Go's build cache."""
-    source = GO / name
+def go_version() -> str:
+    """The version of Go.
+
+    Raises:
+        ClusterError: There is none.
+    """
     if not shutil.which("go"):
         raise ClusterError("the cluster's programs are built with Go >= 1.26, and no `go` is on PATH; install it")
-    version = subprocess.run(["go", "env", "GOVERSION"], check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(["go", "env", "GOVERSION"], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def go_program(name: str, ldflags: str = "") -> Path:
+    """A program of ``tests/cluster/go/NAME``; all are built without C, so that they share Go's build cache."""
+    source, version = GO / name, go_version()
     flags = f"-s -w {ldflags}".strip()
 
     def build(folder: Path) -> None:

@@ -1,7 +1,10 @@
 """Images, built here from Debian, constraints.txt and this checkout: no registry, no Docker.
 
 pause     a static Go program
-training  three layers: Debian's Python 3.11; what a training pod needs (and numpy) by constraints.txt; rerail
+argoexec  Argo's executor, static as well
+training  ranks, and the steps of workflows: Debian's Python 3.11; what all of rerail needs, by constraints.txt; rerail
+
+The Containerfile at the root says the same for whoever has a registry.
 """
 
 import hashlib
@@ -9,23 +12,32 @@ import importlib.metadata
 import io
 import json
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from rig import argo_builds
 from rig.builds import fingerprint, go_program, kept, run
-from rig.layout import CHECKOUT, PAUSE_IMAGE, TRAINING_IMAGE
+from rig.layout import ARGOEXEC_IMAGE, CHECKOUT, PAUSE_IMAGE, TRAINING_IMAGE
 
 SUITE = "bookworm"
 PYTHON = "3.11"
 SITE = f"usr/local/lib/python{PYTHON}/dist-packages"
-REQUIREMENTS = ("pydantic", "boto3", "python-dateutil", "numpy")
+EXTRA = "all"
+"""What the image has of pyproject.toml's extras."""
+FILES = ("pyproject.toml", "README.md", "LICENSE")
+ROOMS = ("policies", "plugins", "workflows", "examples")
+"""What rerail is built from."""
+UNUSED_MODULES = ("kubernetes/aio",)
+"""What nothing imports, and is half of a large library."""
 SETUPTOOLS = 80
 """As pyproject.toml requires."""
 UNUSED = ("var/cache", "var/lib/apt", "var/log", "usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/i18n")
@@ -130,20 +142,36 @@ def _compile(target: Path) -> None:
         run([sys.executable, "-m", "compileall", "-q", *places, target / SITE])
 
 
+def requirements(extra: str = EXTRA) -> list[str]:
+    """What rerail with an extra asks for, by pyproject.toml, without rerail itself."""
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    found = list(project["dependencies"])
+    names = [extra]
+    for name in names:
+        for line in project["optional-dependencies"][name]:
+            if own := re.fullmatch(r"rerail\[(.+)\]", line):
+                names += own[1].split(",")
+            else:
+                found.append(line)
+    return sorted(set(found))
+
+
 def training() -> Image:
-    """The image of a training pod: rerail as a user installs it, without its command line's libraries."""
+    """The image of ranks and of steps: rerail as a user installs it, with all of its extras but those for its tests."""
     recipe = Path(__file__)
     base = _layer("debian", fingerprint(SUITE, PYTHON, *UNUSED, platform.machine()), _debian)
 
     def libraries(root: Path) -> None:
         platforms = [f"--platform=manylinux{tag}_{platform.machine()}" for tag in ("_2_28", "2014", "_2_17")]
         only = ["--only-binary=:all:", f"--python-version={PYTHON}", "--implementation=cp", *platforms]
-        _pip(root, *only, "--constraint", CHECKOUT / "constraints.txt", *REQUIREMENTS)
+        _pip(root, *only, "--constraint", CHECKOUT / "constraints.txt", *requirements())
+        for unused in UNUSED_MODULES:
+            shutil.rmtree(root / SITE / unused)
         _compile(root)
 
-    needs = fingerprint(*REQUIREMENTS, files=[CHECKOUT / "constraints.txt", recipe])
-    sources = [CHECKOUT / name for name in ("pyproject.toml", "README.md", "LICENSE")]
-    for room in ("policies", "plugins", "workflows", "examples"):
+    needs = fingerprint(*requirements(), files=[CHECKOUT / "constraints.txt", recipe])
+    sources = [CHECKOUT / name for name in FILES]
+    for room in ROOMS:
         files = (path for path in (CHECKOUT / room).rglob("*") if path.is_file())
         sources += [path for path in files if "__pycache__" not in path.parts]
 
@@ -173,3 +201,18 @@ def pause() -> Image:
         shutil.copy(program, root / "pause")
 
     return Image(PAUSE_IMAGE, (_layer("pause-image", fingerprint(str(program)), fill),), ("/pause",))
+
+
+def argoexec() -> Image:
+    """The image that Argo puts beside each step, and runs resource templates in."""
+    program = argo_builds.programs() / "argoexec"
+
+    def fill(root: Path) -> None:
+        (root / "bin").mkdir()
+        shutil.copy(program, root / "bin" / "argoexec")
+        # A resource template writes its manifest there, as any user.
+        (root / "tmp").mkdir()
+        (root / "tmp").chmod(0o1777)
+
+    layer = _layer("argoexec-image", fingerprint(str(program)), fill)
+    return Image(ARGOEXEC_IMAGE, (layer,), ("argoexec",))

@@ -39,6 +39,7 @@ DNS_DOMAIN = "cluster.local"
 MAX_NODES = 16
 PAUSE_IMAGE = "rerail.test/pause:1"
 TRAINING_IMAGE = "rerail.test/training:1"
+ARGOEXEC_IMAGE = "rerail.test/argoexec:1"
 
 
 @dataclass(frozen=True)
