@@ -1,0 +1,54 @@
+"""``rerail render``: the templates as files for Git, and whether files that stand there are still the same."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+VERDICT_DRIFT = 1
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("render")(render)
+
+
+def render(
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Write the files there. [default: print the namespaced overlay's]"
+        ),
+    ] = None,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the overlays.")] = "rerail",
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; show how DIR differs, and exit with 1 if it does.")
+    ] = False,
+) -> None:
+    """Render the Argo templates: WorkflowTemplates, accounts and rights, as kustomize base and overlays.
+
+    Without --output all objects of one namespace are printed: rerail render -n team | kubectl apply -n team -f -.
+    With --check and no DIR the files that came with this installation are checked.
+
+    Exit codes: 0 done, 1 files differ, 2 bad input.
+    """
+    from rerail.policies.errors import UsageError
+    from rerail.workflows.render import drift, files, flat, packaged, write
+
+    if check:
+        folder = output or packaged()
+        if not folder.is_dir():
+            raise UsageError(f"--output {folder}: there is no such folder; leave --check out to write it")
+        difference = drift(folder, files(namespace))
+        sys.stdout.write(difference)
+        if difference:
+            sys.stderr.write(f"{folder} differs from what is rendered; `rerail render --output {folder}` writes it\n")
+            raise typer.Exit(VERDICT_DRIFT)
+        return
+    if output is None:
+        sys.stdout.write(flat(namespace))
+        return
+    for path in write(output, files(namespace)):
+        sys.stderr.write(f"wrote {output / path}\n")
