@@ -7,9 +7,10 @@ from rerail.policies.documents import RankExit, Value
 from rerail.policies.errors import LEFT_UNSAVED, SAVED_AND_LEFT
 from rerail.policies.liveness import FORCE_MARGIN_S
 
-Outcome = Literal["committed", "deadline", "unsaved"]
+Outcome = Literal["committed", "deadline", "unsaved", "withdrawn"]
 """``committed``: a commit holds all that the gang did; ``deadline``: it was evicted at the deadline; ``unsaved``: it
-ended before the deadline without such a commit."""
+ended before the deadline without such a commit; ``withdrawn``: nobody wanted it to leave any more, and it was left as
+it was, though ranks that were asked may still save and leave."""
 
 Move = Literal["wait", "evict", "over", "give-up"]
 
@@ -41,12 +42,14 @@ class EvictionLook(Value):
         alive: Pods that may still hold processes, on nodes that report.
         committed_s: When a commit that answers the request was acknowledged; None before.
         evicted_s: When the eviction of every pod was accepted; None before.
+        wanted: Whether anybody still wants it to leave.
     """
 
     after_s: float
     alive: int
     committed_s: float | None = None
     evicted_s: float | None = None
+    wanted: bool = True
 
 
 def request_id(gang: str, attempt: int) -> str:
@@ -62,6 +65,8 @@ def next_move(look: EvictionLook, bounds: EvictionBounds) -> Move:
     """
     if look.alive == 0:
         return "over"
+    if not look.wanted and look.committed_s is None and look.evicted_s is None:
+        return "give-up"
     if look.evicted_s is not None:
         return "give-up" if look.after_s > look.evicted_s + bounds.grace_s + FORCE_MARGIN_S else "wait"
     due_s = bounds.deadline_s if look.committed_s is None else look.committed_s + bounds.leave_s
@@ -70,12 +75,21 @@ def next_move(look: EvictionLook, bounds: EvictionBounds) -> Move:
     return "give-up" if look.after_s > due_s + bounds.refused_for_s else "evict"
 
 
-def outcome_of(*, answered: bool, forced: bool, exits: Sequence[RankExit], loaded_step: int, final: bool) -> Outcome:
+def outcome_of(
+    *,
+    answered: bool,
+    forced: bool,
+    exits: Sequence[RankExit],
+    loaded_step: int,
+    final: bool,
+    withdrawn: bool = False,
+) -> Outcome:
     """What an eviction is called.
 
     Args:
         answered: A commit that answers the request was acknowledged.
         forced: The deadline came first, and the pods were evicted.
+        withdrawn: Nobody wanted it any more before either, and pods are left.
         exits: Of the ranks that ended by themselves.
         loaded_step: The step that their attempt began from.
         final: The run's last commit stands: there was nothing more to save.
@@ -84,6 +98,8 @@ def outcome_of(*, answered: bool, forced: bool, exits: Sequence[RankExit], loade
         return "committed"
     if forced:
         return "deadline"
+    if withdrawn:
+        return "withdrawn"
     codes = {end.exit_code for end in exits}
     if not codes or not codes <= {0, SAVED_AND_LEFT, LEFT_UNSAVED}:
         return "unsaved"

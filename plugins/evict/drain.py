@@ -86,6 +86,10 @@ class Drain:
         open_store: Opens the stores of a gang's run.
         deadline_s: How long each gang's commit is waited for.
         force: Evict pods that no controller would make again.
+        cordon: Keep new work off the node first; without it that is somebody else's, who also lets it in again.
+        chosen: The pods that are to leave; a gang leaves as a whole where one of its pods is chosen.
+        reason: For the gangs' records.
+        wanted: Whether anybody still wants it; gangs that were not evicted yet are not evicted otherwise.
         log: Takes one line, from any thread.
     """
 
@@ -94,6 +98,10 @@ class Drain:
     deadline_s: float
     open_store: Callable[[Place], RunStore]
     force: bool = False
+    cordon: bool = True
+    chosen: Callable[[Obj], bool] = lambda _pod: True
+    reason: str = ""
+    wanted: Callable[[], bool] = lambda: True
     takeover_s: float = TAKEOVER_S
     refused_for_s: float = REFUSED_FOR_S
     clock: Clock = field(default_factory=Clock)
@@ -109,7 +117,8 @@ class Drain:
             NotFoundError: There is no such node.
             RerailError: The API server does not answer, or a right is missing.
         """
-        self.api.patch(NODES, self.node, {"spec": {"unschedulable": True}}, kind="merge", repeatable=True)
+        if self.cordon:
+            self.api.patch(NODES, self.node, {"spec": {"unschedulable": True}}, kind="merge", repeatable=True)
         gangs: dict[tuple[str, str], GangDrained] = {}
         for _ in range(_ROUNDS):
             pods = self._pods()
@@ -127,7 +136,7 @@ class Drain:
 
     def _pods(self) -> list[Obj]:
         listed = self.api.list(PODS, namespace=ALL_NAMESPACES, fields=f"spec.nodeName={self.node}").items
-        return [pod for pod in listed if may_run(pod)]
+        return [pod for pod in listed if may_run(pod) and self.chosen(pod)]
 
     def _may_leave(self, pods: Sequence[Obj]) -> list[Obj]:
         """Pods that belong somewhere else as well as here; why the others stay is noted."""
@@ -162,8 +171,9 @@ class Drain:
                 target,
                 pods,
                 EvictionBounds(deadline_s=self.deadline_s, refused_for_s=self.refused_for_s),
-                f"drain of node {self.node}",
+                self.reason or f"drain of node {self.node}",
                 takeover_s=self.takeover_s,
+                wanted=self.wanted,
                 clock=self.clock,
                 log=lambda line: self._say(f"{place.gang}: {line}"),
             ).perform()
@@ -220,7 +230,7 @@ class Drain:
         training = [pod for pod in pods if GANG_LABEL in (pod["metadata"].get("labels") or {})]
         there = {name_of(pod): pod for pod in pods if pod not in training}
         stays = {name: self._stays.get(name, "came while the node was drained") for name in there}
-        rooted = [name for name, pod in there.items() if _belongs_here(pod)]
+        rooted = [name for name, pod in there.items() if belongs_here(pod)]
         committed = all(one.eviction.outcome == "committed" if one.eviction else not one.error for one in gangs)
         return Drained(
             node=self.node,
@@ -243,12 +253,13 @@ def _controller(pod: Obj) -> str:
     return next((str(owner.get("kind")) for owner in owners if owner.get("controller")), "")
 
 
-def _belongs_here(pod: Obj) -> bool:
+def belongs_here(pod: Obj) -> bool:
+    """Whether a pod belongs to its node, so that it stays when the node is emptied."""
     return _controller(pod) == "DaemonSet" or _MIRROR in (pod["metadata"].get("annotations") or {})
 
 
 def _why_stays(pod: Obj, *, force: bool) -> str:
-    if _belongs_here(pod):
+    if belongs_here(pod):
         return "belongs to the node (DaemonSet, or static)"
     if not _controller(pod) and not force:
         return "no controller would make it again; --force evicts it all the same"

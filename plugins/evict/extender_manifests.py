@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rerail.plugins.kube.resources import EVENTS, PODS, ResourceType
-from rerail.plugins.kube.rights import cluster_role, rules
+from rerail.plugins.evict.deployed import account, deployment, labels
+from rerail.plugins.kube.resources import EVENTS, PODS, PRIORITY_CLASSES, ResourceType
 from rerail.plugins.volcano.podgroup import POD_GROUPS
+from rerail.plugins.volcano.queue import QUEUES
 
 NAME: Final = "rerail-extender"
 PORT: Final = 8765
@@ -17,8 +18,13 @@ RIGHTS: Final[Mapping[ResourceType, tuple[str, ...]]] = {
 }
 """The least that the extender needs, in every namespace with gangs."""
 
-_LABELS: Final = {"app.kubernetes.io/name": NAME}
-_RBAC: Final = "rbac.authorization.k8s.io"
+LOCK_RIGHTS: Final[Mapping[ResourceType, tuple[str, ...]]] = {
+    **RIGHTS,
+    PODS: ("list", "watch", "patch"),
+    QUEUES: ("list", "watch"),
+    PRIORITY_CLASSES: ("list", "watch"),
+}
+"""The same with ``--locks``; queues and priority classes belong to the whole cluster."""
 
 
 def network_policy(namespace: str, *, scheduler_namespace: str = "volcano-system") -> dict[str, Any]:
@@ -37,7 +43,7 @@ def network_policy(namespace: str, *, scheduler_namespace: str = "volcano-system
         "kind": "NetworkPolicy",
         "metadata": {"name": NAME, "namespace": namespace},
         "spec": {
-            "podSelector": {"matchLabels": dict(_LABELS)},
+            "podSelector": {"matchLabels": labels(NAME)},
             "policyTypes": ["Ingress"],
             "ingress": [{"from": [scheduler], "ports": [{"protocol": "TCP", "port": PORT}]}],
         },
@@ -45,7 +51,13 @@ def network_policy(namespace: str, *, scheduler_namespace: str = "volcano-system
 
 
 def manifests(
-    namespace: str, image: str, *, hold_s: float, store_secret: str = "", scheduler_namespace: str = "volcano-system"
+    namespace: str,
+    image: str,
+    *,
+    hold_s: float,
+    starve_s: float | None = None,
+    store_secret: str = "",
+    scheduler_namespace: str = "volcano-system",
 ) -> list[dict[str, Any]]:
     """Everything for ``kubectl apply``: account, rights, Deployment, Service, NetworkPolicy.
 
@@ -53,63 +65,34 @@ def manifests(
         namespace: Where it runs.
         image: An image with ``rerail[cli,control]``.
         hold_s: The most that an evictor waits for one gang.
+        starve_s: How long a PodGroup waits for room before the lock of a gang is opened for it; None opens none.
         store_secret: A Secret with the usual AWS variables, for stores on S3; empty for none.
         scheduler_namespace: Of Volcano's scheduler.
     """
     metadata = {"name": NAME, "namespace": namespace}
     # Not /healthz: without an API server, or a right, it still answers, and no answer would be a no for ever.
     probe = {"tcpSocket": {"port": PORT}, "periodSeconds": 5}
-    container: dict[str, Any] = {
-        "name": "extender",
-        "image": image,
-        "args": ["serve", "extender", f"--listen=0.0.0.0:{PORT}", f"--hold-s={hold_s:g}"],
-        "command": ["rerail"],
-        "ports": [{"name": "http", "containerPort": PORT}],
-        "readinessProbe": probe,
-        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
-    }
-    if store_secret:
-        container["envFrom"] = [{"secretRef": {"name": store_secret}}]
-    spec = {
-        "serviceAccountName": NAME,
-        "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [container],
-    }
-    deployment = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": metadata,
-        # One, and never two: its answers rest on what it remembers, and a restart reads that back.
-        "spec": {
-            "replicas": 1,
-            "strategy": {"type": "Recreate"},
-            "selector": {"matchLabels": dict(_LABELS)},
-            "template": {"metadata": {"labels": dict(_LABELS)}, "spec": spec},
-        },
-    }
+    rights = RIGHTS if starve_s is None else LOCK_RIGHTS
+    locks = [] if starve_s is None else ["--locks", f"--starve-s={starve_s:g}"]
+    # One, and never two: its answers rest on what it remembers, and a restart reads that back.
+    program = deployment(
+        NAME,
+        namespace,
+        image,
+        ["serve", "extender", f"--listen=0.0.0.0:{PORT}", f"--hold-s={hold_s:g}", *locks],
+        store_secret=store_secret,
+        ports=[{"name": "http", "containerPort": PORT}],
+        readinessProbe=probe,
+    )
     service = {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": metadata,
-        "spec": {"selector": dict(_LABELS), "ports": [{"name": "http", "port": PORT, "targetPort": PORT}]},
-    }
-    binding = {
-        "apiVersion": f"{_RBAC}/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": NAME},
-        "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": NAME},
-        "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": namespace}],
+        "spec": {"selector": labels(NAME), "ports": [{"name": "http", "port": PORT, "targetPort": PORT}]},
     }
     return [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
-        cluster_role(NAME, rules(RIGHTS)),
-        binding,
-        deployment,
+        *account(NAME, namespace, rights),
+        program,
         service,
         network_policy(namespace, scheduler_namespace=scheduler_namespace),
     ]

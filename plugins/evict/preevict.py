@@ -124,6 +124,7 @@ class PreEvict:
         bounds: Of every wait.
         reason: Why, for people and for the report.
         takeover_s: After the gang left, how long a supervisor is waited for.
+        wanted: Whether anybody still wants the gang to leave; what was not evicted yet is not evicted otherwise.
         log: Takes one line about what is tried again, or went otherwise.
     """
 
@@ -133,6 +134,7 @@ class PreEvict:
     bounds: EvictionBounds
     reason: str
     takeover_s: float = TAKEOVER_S
+    wanted: Callable[[], bool] = lambda: True
     poll_s: float = POLL_S
     clock: Clock = field(default_factory=Clock)
     log: Callable[[str], None] = lambda _line: None
@@ -144,6 +146,7 @@ class PreEvict:
     _missed: str = ""
     _said: str = ""
     _refusal: str = ""
+    _withdrawn: bool = False
 
     def perform(self) -> Evicted:
         """Ask, wait, and evict; every wait is bounded.
@@ -170,7 +173,9 @@ class PreEvict:
                 alive=len(left.alive),
                 committed_s=committed_s,
                 evicted_s=evicted_s,
+                wanted=self.wanted(),
             )
+            self._withdrawn = not look.wanted and bool(left.alive)
             move = next_move(look, self.bounds.model_copy(update={"grace_s": grace_s}))
             if move in ("over", "give-up"):
                 break
@@ -302,6 +307,7 @@ class PreEvict:
             exits=exits,
             loaded_step=loaded,
             final=newest is not None and newest.final,
+            withdrawn=self._withdrawn,
         )
         supervised = not left.alive and self._supervised()
         return Evicted(
@@ -331,6 +337,8 @@ class PreEvict:
         elif outcome == "unsaved":
             ends = ", ".join(str(code) for code in sorted({end.exit_code for end in exits})) or "unknown"
             said.append(f"the gang ended before the deadline without saving (exit codes of ranks: {ends})")
+        elif outcome == "withdrawn":
+            said.append("nobody wants the gang to leave any more; it was asked already, and may still save and leave")
         if self._fenced:
             said.append(self._fenced)
         if left.alive:

@@ -29,6 +29,7 @@ from rerail.plugins.evict.local import LocalPods
 from rerail.plugins.evict.preevict import PreEvict, live_gang
 from rerail.plugins.gang.ledger import newest_entry
 from rerail.plugins.gang.local import LocalBackend
+from rerail.plugins.kube.api import KubeApi
 from rerail.plugins.trainer import processes
 from rerail.policies.documents import Certificate, How, Rendezvous, RunDoc, Seal
 from rerail.policies.errors import CommitFencedError, NotFoundError
@@ -230,11 +231,11 @@ def training(tmp_path: Path) -> Iterator[Training]:
     one.end()
 
 
-def load(name: str) -> Any:
-    """A module of the fake API server's, loaded once."""
+def load(name: str, *, of: str = "kube") -> Any:
+    """A module beside the tests of ``of``, loaded once."""
     known = f"rerail_test_{name}"
     if known not in sys.modules:
-        path = Path(__file__).parents[1] / "kube" / "support" / f"{name}.py"
+        path = Path(__file__).parents[1] / of / "support" / f"{name}.py"
         spec = importlib.util.spec_from_file_location(known, path)
         assert spec
         assert spec.loader
@@ -304,12 +305,13 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @dataclass
 class PodGang:
-    """A gang of pods on the fake API server, whose ranks are a thread of the test that answers requests."""
+    """A gang of pods that no kubelet runs, whose ranks are a thread of the test that answers requests."""
 
     api: Any
     root: Path
     name: str
     nodes: tuple[str, ...]
+    namespace: str = "team"
     may_answer: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
     step: int = 7
@@ -329,7 +331,13 @@ class PodGang:
 
     def start(self) -> "PodGang":
         """Open attempt 1, place its pods and start its ranks."""
-        doc = RunDoc(writer=secrets.token_hex(8), run=self.name, owner="cluster/team", created_at_s=0.0, world_size=1)
+        doc = RunDoc(
+            writer=secrets.token_hex(8),
+            run=self.name,
+            owner=f"cluster/{self.namespace}",
+            created_at_s=0.0,
+            world_size=1,
+        )
         create_run(self.run, doc)
         self.open(1, "fresh", self.gang)
         for number, node in enumerate(self.nodes):
@@ -355,8 +363,9 @@ class PodGang:
     def pod(self, name: str, node: str) -> None:
         labels = {"rerail.dev/run": self.name, "rerail.dev/gang": self.gang}
         env = [{"name": "RERAIL_STORE", "value": self.store}]
-        spec = {"nodeName": node, "terminationGracePeriodSeconds": 1, "containers": [{"name": "main", "env": env}]}
-        metadata = {"name": name, "namespace": "team", "labels": labels}
+        container = {"name": "main", "image": "registry.invalid/x", "env": env}
+        spec = {"nodeName": node, "terminationGracePeriodSeconds": 1, "containers": [container]}
+        metadata = {"name": name, "namespace": self.namespace, "labels": labels}
         self.api.put("pods", {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}})
 
     def live(self) -> None:
@@ -373,7 +382,7 @@ class PodGang:
 
     def leave(self) -> None:
         for number in range(len(self.nodes)):
-            self.api.remove("pods", "team", f"{self.gang}-{number}")
+            self.api.remove("pods", self.namespace, f"{self.gang}-{number}")
 
     def commit(self, answer: str, attempt: int = 1) -> None:
         certificate = Certificate(
@@ -421,6 +430,24 @@ def pod_gang(fake: Any, tmp_path: Path) -> Iterator[Callable[..., PodGang]]:
         one.over.set()
         assert one.thread is not None
         one.thread.join(10)
+
+
+@pytest.fixture
+def pod_gang_type() -> type[PodGang]:
+    return PodGang
+
+
+@pytest.fixture
+def real() -> Iterator[Any]:
+    """A namespace and two nodes on a real API server (RERAIL_TEST_KUBECONFIG)."""
+    path = os.environ.get("RERAIL_TEST_KUBECONFIG", "")
+    if not path:
+        pytest.skip("no real API server: RERAIL_TEST_KUBECONFIG is not set (make cluster-up prints it)")
+    api = KubeApi.connect(path)
+    one = load("real", of="evict").RealApi(api)
+    yield one
+    one.close()
+    api.close()
 
 
 @pytest.fixture(name="wait_for")

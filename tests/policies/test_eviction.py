@@ -55,3 +55,17 @@ def test_an_outcome_is_committed_only_where_a_commit_holds_all_that_was_done(ans
 
 def test_one_attempt_is_asked_under_one_name():
     assert request_id("run-a3", 4) == request_id("run-a3", 4) != request_id("run-a3", 3)
+
+
+def test_what_nobody_wants_any_more_is_not_evicted_unless_it_has_begun():
+    def move(**seen):
+        return next_move(EvictionLook(**{"after_s": 500.0, "alive": 4, "wanted": False, **seen}), BOUNDS)
+
+    assert move() == "give-up"
+    assert move(after_s=1.0) == "give-up"
+    assert move(alive=0) == "over"
+    assert move(after_s=130.0, committed_s=119.0) == "evict", "all saved: the gang does not stay half"
+    assert move(after_s=130.0, evicted_s=120.0) == "wait"
+    ended = {"answered": False, "exits": (), "loaded_step": 0, "withdrawn": True}
+    assert outcome_of(forced=False, final=False, **ended) == "withdrawn"
+    assert outcome_of(forced=True, final=False, **ended) == "deadline"

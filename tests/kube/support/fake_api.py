@@ -34,6 +34,7 @@ KNOWN = {
     "commands": ("bus.volcano.sh", "Command"),
     "podgroups": ("scheduling.volcano.sh", "PodGroup"),
     "queues": ("scheduling.volcano.sh", "Queue"),
+    "drainrequests": ("nvsentinel.nvidia.com", "DrainRequest"),
     "pods": ("", "Pod"),
     "nodes": ("", "Node"),
     "configmaps": ("", "ConfigMap"),
