@@ -6,7 +6,7 @@ import secrets
 import socket
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import unquote, urlsplit
 
 import typer
@@ -235,18 +235,15 @@ def _fork(opened: RunStore, source: RunStore, step: int, doc: RunDoc) -> None:
 
 def read_policy(path: Path, base: RecoveryPolicy = LOCAL_POLICY) -> RecoveryPolicy:
     """Read a policy file over a base; names the field, the value and the way out where it is wrong."""
-    import yaml
+    from rerail.policies.policy_text import parse_policy
 
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--policy {path}: {error.strerror}; pass a YAML file of policy fields") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"--policy {path}: no YAML: {' '.join(str(error).split())}") from None
-    if content is not None and not isinstance(content, dict):
-        raise UsageError(f"--policy {path}: a mapping of policy fields belongs there, for example 'hold_s: 60'")
-    chosen: dict[str, Any] = base.model_dump() | (content or {})
-    return RecoveryPolicy.from_mapping(chosen, f"--policy {path}")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--policy {path}: no YAML: {error}") from None
+    return parse_policy(text, f"--policy {path}", base)
 
 
 def _cut(nodes: str | None, nproc: int) -> list[tuple[str, int]]:

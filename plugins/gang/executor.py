@@ -16,7 +16,7 @@ from rerail.plugins.gang import ledger
 from rerail.plugins.gang.ports import Clock, GangBackend, Guard, Nodes
 from rerail.plugins.gang.watch import Watch
 from rerail.plugins.trainer.orders import gang_number
-from rerail.policies.documents import Seal
+from rerail.policies.documents import Heartbeat, Seal
 from rerail.policies.errors import (
     NewerFormatError,
     NotFoundError,
@@ -126,6 +126,16 @@ class Supervisor:
             if (entry.state.owner or read_run(self.run).owner) == self.owner:
                 return
             ledger.append(self.run, entry.number + 1, taken_over(entry, self.owner), at_s=self.clock.wall_s())
+
+    @property
+    def state(self) -> RunState | None:
+        """The newest state that this supervisor knows."""
+        return self._entry.state if self._entry is not None else None
+
+    @property
+    def heartbeat(self) -> Heartbeat | None:
+        """What the attempt's ranks said last, as the last pass saw it."""
+        return self._watch.beat
 
     @property
     def settled(self) -> bool:

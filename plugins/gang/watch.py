@@ -58,6 +58,11 @@ class Watch:
     _beat: Heartbeat | None = None
     _waits_since: tuple[str, float] | None = None
 
+    @property
+    def beat(self) -> Heartbeat | None:
+        """The newest heartbeat of the attempt that was looked at last."""
+        return self._beat
+
     def now(self, state: RunState) -> Now:
         """Time, with how long this watcher has seen the state's phase."""
         at_s = self.clock.monotonic_s()

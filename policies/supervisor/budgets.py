@@ -70,7 +70,7 @@ def why_stop(state: RunState, policy: RecoveryPolicy, *, now_s: float) -> str | 
             f"last: {last.end_cause if last else ''}"
         )
     if state.attempt >= policy.max_attempts:
-        return f"{state.attempt} attempts were made (policy max_attempts)"
+        return f"{state.attempt} attempts were made (policy max_attempts, or a Workflow's max-attempts)"
     return None
 
 
