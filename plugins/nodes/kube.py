@@ -19,7 +19,7 @@ from rerail.plugins.nodes import fit
 from rerail.plugins.nodes.history import SignalHistory
 from rerail.plugins.nodes.local import INCIDENTS
 from rerail.plugins.nodes.marks import annotations, marked, offences_of, released, released_at_s
-from rerail.policies.catalog import load_conditions
+from rerail.policies.catalog import load_announcements, load_conditions
 from rerail.policies.errors import (
     ClusterUnreachableError,
     ConflictError,
@@ -29,6 +29,7 @@ from rerail.policies.errors import (
 )
 from rerail.policies.faults import FaultSignal
 from rerail.policies.faults.conditions import ConditionTable
+from rerail.policies.faults.maintenance import read_announcement
 from rerail.policies.offenders import Offence, why_not_released
 from rerail.policies.supervisor.observations import NodeView
 
@@ -262,6 +263,7 @@ class KubeNodes:
             usable=not why,
             why=why,
             offences=offences or (),
+            leaves=read_announcement(node, load_announcements()),
             released_at_s=released_at_s(node),
         )
         ours = fit.has(node, self._resource) and not fit.is_for_others(node, self._tolerations)

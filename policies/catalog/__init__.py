@@ -7,6 +7,7 @@ from importlib.resources import files
 from rerail.policies.errors import UsageError
 from rerail.policies.faults.catalogue import Catalogue, Overlay, build_catalogue, overlay_from_text
 from rerail.policies.faults.conditions import ConditionTable, conditions_from_text
+from rerail.policies.faults.maintenance import AnnouncementRow, announcements_from_text
 
 TABLES = ("xid", "sxid", "names", "nvlink5", "recovery_actions")
 OVERLAYS = ("ack", "cce", "eks", "gpud", "tke")
@@ -25,6 +26,12 @@ def _text(name: str) -> str:
 def load_conditions() -> ConditionTable:
     """Which conditions of nodes tell of a fault, at which status, and as which code."""
     return conditions_from_text(_text("conditions.yaml"), "conditions.yaml")
+
+
+@lru_cache(maxsize=1)
+def load_announcements() -> tuple[AnnouncementRow, ...]:
+    """What announces that a node will be taken away."""
+    return announcements_from_text(_text("maintenance.yaml"), "maintenance.yaml")
 
 
 def builtin_overlay(name: str) -> Overlay:

@@ -23,7 +23,16 @@ from rerail.policies.supervisor.effects import (
 from rerail.policies.supervisor.judge import bystander_news, judge, judge_meanwhile, late_news
 from rerail.policies.supervisor.judgement import Judgement
 from rerail.policies.supervisor.observations import NodeView, Now, Observations
-from rerail.policies.supervisor.placement import located, place, request, room, save_grace_s, still_excluded
+from rerail.policies.supervisor.placement import (
+    leaving,
+    located,
+    place,
+    request,
+    room,
+    save_grace_s,
+    still_excluded,
+)
+from rerail.policies.supervisor.platform import of_lost_pods
 from rerail.policies.supervisor.probation import least_welcome
 from rerail.policies.supervisor.state import Phase, PodShape, RunState
 
@@ -163,7 +172,8 @@ def _open(state: RunState, *, nodes: tuple[NodeView, ...] | None, now: Now, atte
     """Open ``attempt`` with a new gang; None where there is no room."""
     name = gang_name(state.run, attempt)
     state = state.model_copy(update={"quarantined": still_excluded(state, nodes)})
-    excluded, avoid = frozenset(state.quarantined), nodes_to_avoid(state)
+    excluded = frozenset(state.quarantined) | leaving(nodes, now_s=now.wall_s).keys()
+    avoid = nodes_to_avoid(state)
     if state.layout:
         gang = request(name, state, nodes, excluded=excluded, avoid=avoid)
     else:
@@ -345,7 +355,9 @@ def _saving(state: RunState, seen: Observations, policy: RecoveryPolicy, now: No
     assert state.gang is not None
     answered = seen.commit is not None and state.save_request in seen.commit.answers
     gone = seen.gang is not None and not seen.gang.alive
-    if not answered and not gone and now.phase_s <= policy.save_within_s:
+    # Without one of its ranks no save comes, however long it is waited for.
+    lost = of_lost_pods(seen) is not None
+    if not (answered or gone or lost) and now.phase_s <= policy.save_within_s:
         return None
     kept = records.saved(state, answered=answered, now=now)
     end = EndGang(gang=state.gang.name, grace_s=policy.end_grace_s, reason=state.save_request)
@@ -421,7 +433,7 @@ def _ending(state: RunState, seen: Observations, policy: RecoveryPolicy, now: No
         opened = _open(known, nodes=seen.nodes, now=now, attempt=state.attempt + 1, how="new-gang")
     if opened is not None:
         return opened.model_copy(update={"effects": (*marks, *opened.effects)})
-    reason = f"back-off of {delay_s:g} s" if delay_s else seen.hold or _no_room(known, seen)
+    reason = f"back-off of {delay_s:g} s" if delay_s else seen.hold or _no_room(known, seen, now)
     return Decision(state=_enter(known, "waiting", reason=reason), effects=marks, note=f"waiting: {reason}")
 
 
@@ -437,8 +449,8 @@ def _why_not_again(
     return why_stop(state, policy, now_s=now.wall_s)
 
 
-def _no_room(state: RunState, seen: Observations) -> str:
-    away = still_excluded(state, seen.nodes)
+def _no_room(state: RunState, seen: Observations, now: Now) -> str:
+    away = {**leaving(seen.nodes, now_s=now.wall_s), **still_excluded(state, seen.nodes)}
     free = room(seen.nodes or (), away, scheduled=bool(state.layout))
     kept = f"; kept away from {', '.join(sorted(away))}" if away else ""
     return f"no capacity: {state.world_size} slots wanted, {free} free{kept}"
@@ -454,7 +466,7 @@ def _waiting(state: RunState, seen: Observations, policy: RecoveryPolicy, now: N
         opened = _open(state, nodes=seen.nodes, now=now, attempt=attempt, how="fresh" if first else "new-gang")
     if opened is not None:
         return opened
-    reason = seen.hold or _no_room(state, seen)
+    reason = seen.hold or _no_room(state, seen, now)
     if now.phase_s > policy.capacity_wait_s:
         return _stopped(state, f"{reason} for {policy.capacity_wait_s:g} s (policy capacity_wait_s)", now)
     if reason != state.reason:

@@ -15,7 +15,9 @@ from rerail.policies.supervisor.observations import Observations
 from rerail.policies.supervisor.platform import (
     is_final,
     of_absence,
+    of_leaving,
     of_lost_pods,
+    of_maintenance,
     of_platform,
     of_pods,
     pods_of,
@@ -127,7 +129,9 @@ def judge(state: RunState, seen: Observations, policy: RecoveryPolicy, *, now_s:
     return (
         _of_resume(state, seen)
         or of_absence(state, seen, policy)
+        or of_leaving(seen)
         or of_platform(seen, policy)
+        or of_maintenance(state, seen, now_s=now_s)
         or _of_silence(state, seen, policy)
     )
 

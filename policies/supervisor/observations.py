@@ -4,6 +4,7 @@ from typing import Literal
 
 from rerail.policies.documents import Heartbeat, RankExit, Start, Value
 from rerail.policies.faults import FaultSignal
+from rerail.policies.faults.maintenance import Announcement
 from rerail.policies.offenders import Offence
 
 
@@ -72,6 +73,7 @@ class NodeView(Value):
 
     Attributes:
         offences: Incidents that ever fenced it.
+        leaves: Who announced that it will be taken away, where anybody did.
         released_at_s: When it was last given back to work, by its own clock; what was reported before is over.
     """
 
@@ -81,6 +83,7 @@ class NodeView(Value):
     usable: bool = True
     why: str = ""
     offences: tuple[Offence, ...] = ()
+    leaves: Announcement | None = None
     released_at_s: float | None = None
 
 

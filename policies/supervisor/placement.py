@@ -24,6 +24,13 @@ def still_excluded(state: RunState, nodes: Sequence[NodeView] | None) -> dict[st
     return kept
 
 
+def leaving(nodes: Sequence[NodeView] | None, *, now_s: float) -> dict[str, str]:
+    """Nodes that will be taken away soon: no gang is placed there, and nothing is held against them."""
+    return {
+        node.name: node.leaves.what for node in nodes or () if node.leaves is not None and node.leaves.is_due(now_s)
+    }
+
+
 def place(
     name: str,
     world_size: int,

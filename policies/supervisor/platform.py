@@ -92,6 +92,36 @@ def taken_away(seen: Observations) -> Judgement | None:
     return None if chosen is None else _disrupted(chosen)
 
 
+def of_leaving(seen: Observations) -> Judgement | None:
+    """Pods that are to go and have not ended yet: one is enough, and all ranks save and leave with it."""
+    pods = [pod for pod in pods_of(seen) if pod.disrupted and pod.phase in ("pending", "running")]
+    chosen = next((pod for pod in pods if pod.disrupted != DELETED), pods[0] if pods else None)
+    if chosen is None or is_final(seen):
+        return None
+    what = f"pod {chosen.name} is being taken away from node {chosen.node or 'none'} ({chosen.disrupted})"
+    return _disrupted(chosen).model_copy(update={"trusted": True, "evidence": (what,)})
+
+
+def of_maintenance(state: RunState, seen: Observations, *, now_s: float) -> Judgement | None:
+    """A node of the gang that somebody announced to take away soon: no fault, and nobody waits for it."""
+    if is_final(seen):
+        return None
+    used = set(state.gang.nodes) if state.gang else set()
+    for node in seen.nodes or ():
+        if node.name in used and node.leaves is not None and node.leaves.is_due(now_s):
+            return Judgement(
+                class_name="maintenance",
+                scope="node",
+                action="none",
+                cause="preemption",
+                next="new-gang",
+                trusted=True,
+                node=node.name,
+                evidence=(f"node {node.name} will be taken away ({node.leaves.source}: {node.leaves.what})",),
+            )
+    return None
+
+
 def _disrupted(pod: PodView) -> Judgement:
     preempted = pod.disrupted.startswith("Preemption")
     return Judgement(

@@ -262,6 +262,17 @@ def test_a_node_is_ready_or_not_or_gone_and_is_asked_for_where_it_is_not_watched
     assert nodes.hostnames(["here", "n1"]) == {"here": "here"}
 
 
+def test_who_announces_a_nodes_end_is_shown_until_it_is_taken_back(cluster, start, until):
+    nodes = start()
+    assert views(nodes)["n1"].leaves is None
+    cluster.change("nodes", "", "n1", lambda one: one["metadata"]["labels"].update({"rerail.dev/maintenance": "now"}))
+    until(lambda: views(nodes)["n1"].leaves)
+    assert views(nodes)["n1"].leaves.what == "rerail.dev/maintenance=now"
+    assert nodes.signals() == (), "no fault"
+    cluster.change("nodes", "", "n1", lambda one: one["metadata"]["labels"].pop("rerail.dev/maintenance"))
+    until(lambda: not views(nodes)["n1"].leaves)
+
+
 @pytest.mark.usefixtures("cluster")
 def test_our_quarantine_is_tolerated_by_nobody(start):
     nodes = start(tolerations=[{"operator": "Exists"}])
