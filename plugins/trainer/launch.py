@@ -29,6 +29,7 @@ from rerail.plugins.trainer.ranks import Ranks
 from rerail.plugins.trainer.settings import Settings
 from rerail.policies import errors
 from rerail.policies.documents import RankExit, Report, Start
+from rerail.policies.units import duration_s
 
 _QUIET: Final = frozenset({errors.DONE, errors.SAVED_AND_LEFT, errors.LEFT_UNSAVED})
 _FINAL: Final = frozenset({errors.DO_NOT_RETRY, errors.NVRX_TERMINAL})
@@ -297,22 +298,45 @@ def launch(command: Sequence[str], settings: Settings, environment: dict[str, st
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script ``rerail-launch``."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["--pre-stop"]:
+        return _pre_stop(given[1:])
     parser = argparse.ArgumentParser(
         prog="rerail-launch",
         usage="rerail-launch -- COMMAND [ARGUMENT ...]",
         description="Start the ranks of one pod, watch and report them, and follow the run's store. One per pod.",
         epilog="Its place in the run comes from the environment: RERAIL_RUN, RERAIL_STORE, RERAIL_GANG, RERAIL_POD, "
         "RERAIL_NODE, RERAIL_FIRST_RANK, RERAIL_LOCAL_RANKS. Exit codes: 0 done, 85 saved and left, 86 left without "
-        "saving, 87 do not retry, 88 damaged checkpoint met, else the first abnormal rank's.",
+        "saving, 87 do not retry, 88 damaged checkpoint met, else the first abnormal rank's. As a container's preStop "
+        "hook: rerail-launch --pre-stop [--within 25s].",
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND")
-    command: list[str] = parser.parse_args(arguments).command
+    command: list[str] = parser.parse_args(given).command
     if command[:1] == ["--"]:
         command = command[1:]
     if not command:
         parser.error("no COMMAND: what should the ranks run? For example: rerail-launch -- python train.py")
     try:
         return launch(command, Settings.from_env(), dict(os.environ))
+    except errors.RerailError as error:
+        print(f"{error.headline}: {error}", file=sys.stderr)  # noqa: T201 - a console script speaks here
+        return error.exit_code
+
+
+def _pre_stop(given: Sequence[str]) -> int:
+    """The preStop hook of a container whose first process is launch."""
+    from rerail.plugins.trainer.pre_stop import WITHIN_S, pre_stop
+
+    parser = argparse.ArgumentParser(
+        prog="rerail-launch --pre-stop",
+        description="Ask all ranks of the gang to save and leave, and stay until those of this pod have left.",
+        epilog="Exit codes: 0 they left, or this gang trains no more; 1 not in time; then SIGTERM follows, as without.",
+    )
+    parser.add_argument(
+        "--within", default=f"{WITHIN_S:g}s", help="a little less than the pod's grace, of which it is part [25s]"
+    )
+    try:
+        return pre_stop(Settings.from_env(), duration_s(parser.parse_args(given).within, "--within"))
     except errors.RerailError as error:
         print(f"{error.headline}: {error}", file=sys.stderr)  # noqa: T201 - a console script speaks here
         return error.exit_code
