@@ -1,7 +1,7 @@
 """How a run passes through the steps of a Workflow: when a step hands over, and what the step after it decides. Pure.
 
 One step drives one gang, in-place attempts included. The step that sees the gang's end opens the next attempt itself,
-and leaves when that gang is submitted, so that Argo is not on the path of recovery; the next step finds it in the ledger.
+and leaves when that gang is submitted: so Argo is not on the path of recovery. The next step finds it in the ledger.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from rerail.policies.documents import Value
 from rerail.policies.owners import not_yours
-from rerail.policies.supervisor.state import AttemptRecord, Phase, RunState
+from rerail.policies.supervisor.state import AttemptRecord, Incident, Phase, RunState
 
 Outcome = Literal["done", "next", "stopped"]
 Decision = Literal["again", "give-up", "done"]
@@ -46,6 +46,8 @@ def gang_of_step(begun: RunState | None, *, reopened: bool = False) -> str:
     """
     if begun is None or begun.gang is None or reopened:
         return ""
+    if begun.phase == "opening" and len(begun.attempts) > 1:
+        return begun.attempts[-2].gang
     return begun.gang.name
 
 
@@ -161,10 +163,18 @@ def told(state: RunState) -> str:
 
 def _ended(state: RunState, record: AttemptRecord) -> str:
     incident = next((one for one in reversed(state.incidents) if one.attempt == record.n), None)
-    what = incident.class_name if incident is not None else record.end_cause
+    what = _fault(incident) if incident is not None else record.end_cause
     where = f" on {incident.node}" if incident is not None and incident.node else ""
     step = "" if record.last_step is None else f" at step {record.last_step}"
     return f"{what}{where} ended attempt {record.n}{step}"
+
+
+def _fault(incident: Incident) -> str:
+    """The code that people search for, else the class."""
+    kind, _, rest = incident.codes[0].partition(":") if incident.codes else ("", "", "")
+    if kind and kind != "name":
+        return f"{kind.upper()} {rest}"
+    return (rest or incident.class_name).replace("_", " ")
 
 
 def _goes_on(state: RunState, record: AttemptRecord) -> str:
