@@ -450,6 +450,11 @@ def real() -> Iterator[Any]:
     api.close()
 
 
+@pytest.fixture
+def load_support() -> Callable[..., Any]:
+    return load
+
+
 @pytest.fixture(name="wait_for")
 def _wait_for() -> Callable[..., Any]:
     return wait_for

@@ -25,7 +25,7 @@ from rerail.plugins.nodes.kube import KubeNodes
 from rerail.plugins.nodes.local import INCIDENTS, LocalNodes
 from rerail.policies.errors import NotFoundError
 
-SUPPORT = Path(__file__).parents[1] / "kube" / "support" / "fake_api.py"
+SUPPORT = Path(__file__).parents[1] / "kube" / "support"
 GPU = "nvidia.com/gpu"
 NOT_READY = {"key": "node.kubernetes.io/not-ready", "operator": "Exists"}  # admission adds it to every new node
 NOT_FOR_OTHERS = {"key": "rerail.dev/test", "value": "nodes", "effect": "NoSchedule"}
@@ -34,10 +34,10 @@ DEADLINE_S = 20.0
 LINE = "2026-11-29T20:00:00.000000+00:00 n kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"
 
 
-def load() -> ModuleType:
-    name = "rerail_test_fake_api"
+def load(module: str = "fake_api") -> ModuleType:
+    name = f"rerail_test_{module}"
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, SUPPORT)
+        spec = importlib.util.spec_from_file_location(name, SUPPORT / f"{module}.py")
         assert spec
         assert spec.loader
         sys.modules[name] = importlib.util.module_from_spec(spec)

@@ -3,26 +3,16 @@
 import time
 import uuid
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 import yaml
 
-from rerail.plugins.kube.api import KubeApi
-from rerail.plugins.kube.errors import Call
-from rerail.plugins.kube.resources import CONFIG_MAPS, NAMESPACES, NODES, PODS, ResourceType
+from rerail.plugins.kube.resources import CONFIG_MAPS, NODES, PODS
 from rerail.plugins.kube.rights import cluster_role, role, rules
 from rerail.plugins.nodes.kube import KubeNodes
 from rerail.plugins.nodes.kube_guard import KubeGuard
 from rerail.plugins.nodes.rights import COUNT_PODS, LOOK_AND_MARK, guard_role, nodes_cluster_role
 from rerail.policies.errors import ForbiddenError, NotFoundError
-
-RBAC = "rbac.authorization.k8s.io"
-ROLES = ResourceType(RBAC, "v1", "roles", "Role")
-BINDINGS = ResourceType(RBAC, "v1", "rolebindings", "RoleBinding")
-CLUSTER_ROLES = ResourceType(RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False)
-CLUSTER_BINDINGS = ResourceType(RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False)
-ACCOUNTS = ResourceType("", "v1", "serviceaccounts", "ServiceAccount")
 
 
 def test_roles_are_rendered_from_the_data():
@@ -38,65 +28,10 @@ def test_roles_are_rendered_from_the_data():
     assert nodes_cluster_role("nodes", count_pods=False)["rules"] == rules(LOOK_AND_MARK)
 
 
-class Accounts:
-    """Service accounts with exactly these rights."""
-
-    def __init__(self, api: KubeApi, kubeconfig: Path, folder: Path) -> None:
-        self.api, self.kubeconfig, self.folder = api, kubeconfig, folder
-        self.id = uuid.uuid4().hex[:8]
-        self.namespace = f"rerail-rights-{self.id}"
-        self.cluster: list[str] = []
-        self.open: list[KubeApi] = []
-        api.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}})
-
-    def make(self, name: str, in_cluster: dict, in_namespace: dict | None = None) -> KubeApi:
-        place = self.namespace
-        self.api.create(
-            ACCOUNTS, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}, namespace=place
-        )
-        subjects = [{"kind": "ServiceAccount", "name": name, "namespace": place}]
-        full = f"rerail-rights-{self.id}-{name}"
-        self.cluster.append(full)
-        self.api.create(CLUSTER_ROLES, in_cluster | {"metadata": {"name": full}})
-        self._bind(CLUSTER_BINDINGS, CLUSTER_ROLES, full, subjects, None)
-        if in_namespace is not None:
-            self.api.create(ROLES, in_namespace | {"metadata": {"name": name, "namespace": place}})
-            self._bind(BINDINGS, ROLES, name, subjects, place)
-        path = ACCOUNTS.path(place, name, "token")
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        answer = self.api._send(Call("create", ACCOUNTS, place, name, "token"), "POST", path, body=body)
-        content = yaml.safe_load(self.kubeconfig.read_text())
-        for user in content["users"]:
-            user["user"] = {"token": answer["status"]["token"]}
-        file = self.folder / f"{name}.yaml"
-        file.write_text(yaml.safe_dump(content))
-        self.open.append(KubeApi.connect(file, namespace=place))
-        return self.open[-1]
-
-    def _bind(self, bindings, roles, name, subjects, place):
-        reference = {"apiGroup": RBAC, "kind": roles.kind, "name": name}
-        body = {"metadata": {"name": name}, "roleRef": reference, "subjects": subjects}
-        kind = {"apiVersion": f"{RBAC}/v1", "kind": bindings.kind}
-        self.api.create(bindings, kind | body, namespace=place)
-
-    def close(self) -> None:
-        for one in self.open:
-            one.close()
-        for name in self.cluster:
-            for kind in (CLUSTER_BINDINGS, CLUSTER_ROLES):
-                with suppress(NotFoundError):
-                    self.api.delete(kind, name)
-        self.api.delete(NAMESPACES, self.namespace)
-
-
 @pytest.fixture
-def accounts(real_api, tmp_path):
-    made = Accounts(real_api, Path(real_api.connection.origin), tmp_path)
-    if made.make("nobody", cluster_role("x", [])).may("get", NAMESPACES):
-        made.close()
-        pytest.skip("this API server allows everything to everybody (no RBAC)")
-    yield made
-    made.close()
+def accounts(real_api, tmp_path, made):
+    with made.load("accounts").accounts_of(real_api, tmp_path, pytest.skip) as found:
+        yield found
 
 
 @pytest.fixture
