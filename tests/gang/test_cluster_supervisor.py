@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from rerail.plugins.checkpoint.attempts import create_run
+from rerail.plugins.checkpoint.notes import beat, read_requests
 from rerail.plugins.checkpoint.open import open_run
 from rerail.plugins.gang.executor import Supervisor
 from rerail.plugins.gang.ports import Clock
-from rerail.policies.documents import RunDoc
+from rerail.policies.documents import Heartbeat, RunDoc
 from rerail.policies.errors import ClusterUnreachableError, ForbiddenError
 from rerail.policies.recovery import RecoveryPolicy
 
@@ -179,3 +180,26 @@ def test_a_missing_right_ends_the_command_and_not_the_gang(driven):
         driven.until(lambda _state: False)
     driven.rig.api.denied.clear()
     driven.until(lambda _state: made(driven))
+
+
+@pytest.mark.parametrize("how", ["DisruptionTarget", "deletion"])
+def test_one_member_that_is_taken_away_has_all_ranks_asked_once_and_no_pod_is_ended_before(driven, how):
+    driven.until(lambda _state: made(driven))
+    driven.rig.run_pods()
+    driven.until(lambda state: state.gang.nodes)
+    run, name = driven.supervisor.run, driven.rig.names[1]
+    heartbeat = Heartbeat(writer="w" * 8, run="run", attempt=1, step=7, phase="training", at_s=1.0, first_step=1)
+    beat(run, heartbeat)
+    if how == "deletion":
+        going = {"deletionTimestamp": driven.rig.stamp(30), "deletionGracePeriodSeconds": 30}
+        driven.rig.api.change("pods", "team", name, lambda pod: pod["metadata"].update(going))
+    else:
+        mark = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+        driven.rig.pod(name, node="n2", conditions=[mark])
+    state = driven.until(lambda state: state.phase == "saving")
+    for _ in range(3):
+        driven.supervisor.step()
+    ((_, request),) = read_requests(run, 1)
+    assert (request.then, state.incidents[-1].cause) == ("leave", "preemption")
+    assert name in state.incidents[-1].evidence[0]
+    assert driven.rig.deadlines() == []
