@@ -85,7 +85,8 @@ def definitions() -> Path:
 
 def programs() -> Path:
     """The folder of Argo's programs."""
-    flags = f"-s -w -X {MODULE}.version={version()}"
+    release = {"version": version(), "gitTag": version(), "gitCommit": "module", "gitTreeState": "clean"}
+    flags = " ".join(["-s", "-w", *(f"-X {MODULE}.{name}={value}" for name, value in release.items())])
 
     def build(folder: Path) -> None:
         source = folder / ".source"

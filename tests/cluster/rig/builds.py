@@ -34,18 +34,25 @@ def kept(name: str, key: str, build: Callable[[Path], None]) -> Path:
             shutil.rmtree(old)
         with stage(f"build {name}"):
             # Open to all: the image's root folder keeps these rights.
-            fresh = Path(tempfile.mkdtemp(prefix=f".new-{name}-", dir=CACHE))
+            fresh = Path(tempfile.mkdtemp(prefix=unfinished(name), dir=CACHE))
             fresh.chmod(0o755)
             build(fresh)
             fresh.rename(folder)
     return folder
 
 
+def unfinished(name: str) -> str:
+    """What the name of a folder in the cache begins with while this process works on it."""
+    return f".new-{os.getpid()}-{name}-"
+
+
 def sweep() -> None:
-    """Remove what killed builds left."""
+    """Remove what killed builds left; tests may fetch Argo's definitions meanwhile."""
     CACHE.mkdir(parents=True, exist_ok=True)
-    for unfinished in CACHE.glob(".new-*"):
-        shutil.rmtree(unfinished)
+    for left in CACHE.glob(".new-*"):
+        builder = left.name.split("-")[1]
+        if not Path(f"/proc/{builder}").exists():
+            shutil.rmtree(left)
 
 
 def run(command: list[str | Path], *, cwd: Path | None = None, env: dict[str, str] | None = None) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO
 
 from rig import argo_builds
-from rig.builds import fingerprint, go_program, kept, run
+from rig.builds import fingerprint, go_program, kept, run, unfinished
 from rig.layout import ARGOEXEC_IMAGE, CHECKOUT, PAUSE_IMAGE, TRAINING_IMAGE
 
 SUITE = "bookworm"
@@ -77,7 +77,7 @@ def _layer(name: str, key: str, fill: Callable[[Path], None]) -> Path:
     """A layer: the tar of what ``fill`` puts into a folder, with its hash beside it."""
 
     def build(folder: Path) -> None:
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".new-{name}-") as root:
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=unfinished(name)) as root:
             Path(root).chmod(0o755)
             fill(Path(root))
             # GNU tar keeps devices and hard links of a whole system as they are.
@@ -177,7 +177,7 @@ def training() -> Image:
 
     def rerail(root: Path) -> None:
         # A build in the checkout would leave its folders there.
-        with tempfile.TemporaryDirectory(dir=root.parent, prefix=".new-source-") as copy:
+        with tempfile.TemporaryDirectory(dir=root.parent, prefix=unfinished("source")) as copy:
             for source in sources:
                 target = Path(copy) / source.relative_to(CHECKOUT)
                 target.parent.mkdir(parents=True, exist_ok=True)
