@@ -1,4 +1,4 @@
-"""Whether a configuration of Volcano's scheduler lets an extender hold back an eviction. Pure.
+"""What a configuration of Volcano's scheduler does to gangs, and to an extender that holds back evictions. Pure.
 
 What is named here was read in Volcano's source (v1.15, HEAD of August 2026), and what it does was seen on a cluster.
 """
@@ -59,6 +59,94 @@ def check_scheduler_conf(text: str) -> tuple[ConfProblem, ...]:
     actions, tiers = _read(text)
     found = [*_of_actions(actions), *_of_tiers(actions, tiers)]
     return tuple(sorted(found, key=lambda one: one.severity != "error"))
+
+
+def check_gangs(text: str) -> tuple[ConfProblem, ...]:
+    """What of a scheduler's configuration breaks gangs, or keeps one that comes from ever getting room.
+
+    Args:
+        text: The YAML of ``volcano-scheduler.conf``.
+
+    Returns:
+        Problems, errors first. Where an extender stands in it, those of ``check_scheduler_conf`` are among them.
+
+    Raises:
+        UsageError: The text is no such configuration.
+    """
+    actions, tiers = _read(text)
+    plugins = [one for tier in tiers for one in tier]
+    asks = any(one.get("name") == EXTENDER for one in plugins)
+    found = [*_gang_plugin(actions, tiers, asks=asks), *_order_and_room(actions, plugins)]
+    if asks:
+        known = {one.code for one in found}
+        found += [one for one in check_scheduler_conf(text) if one.code not in known]
+    elif "shuffle" in actions:
+        found.append(_error("silent-action", "action 'shuffle' evicts single pods, locked ones too: leave it out"))
+    return tuple(sorted(found, key=lambda one: one.severity != "error"))
+
+
+def _gang_plugin(actions: list[str], tiers: list[list[dict[str, Any]]], *, asks: bool) -> list[ConfProblem]:
+    places = [(at, one) for at, tier in enumerate(tiers) for one in tier if one.get("name") == "gang"]
+    if not places:
+        return [_error("no-gang", "no plugin 'gang': pods of a gang are placed one by one; add it to the first tier")]
+    at, gang = places[-1]
+    found = []
+    if "preempt" in actions and gang.get("enablePreemptable") is not False:
+        found.append(
+            _warning(
+                "gang-never-leaves",
+                "'enablePreemptable' of gang is not false: a gang of full size is never a victim of preempt, so one of "
+                "higher priority waits for ever; set it to false, and let the extender (`rerail serve extender`) or "
+                "the lock rerail.dev/preemption-lock guard gangs",
+            )
+        )
+    elif "preempt" in actions and not asks:
+        found.append(
+            _warning(
+                "gang-breaks",
+                "'enablePreemptable' of gang is false and no extender is asked: preempt takes single ranks of a gang; "
+                'add the extender (`rerail serve extender`), or annotate gangs rerail.dev/preemption-lock: "true"',
+            )
+        )
+    later = [str(one.get("name")) for tier in tiers[at + 1 :] for one in tier]
+    named = sorted({"proportion", "capacity"} & set(later))
+    if "reclaim" in actions and gang.get("enableReclaimable") is not False and named:
+        found.append(
+            _warning(
+                "gang-porous",
+                f"gang stands in an earlier tier than {', '.join(named)}: its no to reclaim only ends that tier, and "
+                "ranks of a full gang are taken all the same; put all plugins into one tier",
+            )
+        )
+    return found
+
+
+def _order_and_room(actions: list[str], plugins: list[dict[str, Any]]) -> list[ConfProblem]:
+    found = []
+    if any(one.get("name") == "drf" and one.get("enableJobOrder") is not False for one in plugins):
+        found.append(
+            _warning(
+                "drf-order",
+                "drf orders jobs by their share: a new job takes the place of a gang that lost one rank (volcano "
+                "#5805); set 'enableJobOrder: false' on drf, or give gangs a higher PriorityClass",
+            )
+        )
+    evicts = [action for action in actions if action in ("preempt", "reclaim", "gangpreempt", "gangreclaim")]
+    shares = [str(one.get("name")) for one in plugins if one.get("name") in ("proportion", "capacity")]
+    if "enqueue" in actions and evicts and shares:
+        found.append(
+            _error(
+                "enqueue",
+                f"action 'enqueue' with {shares[0]} keeps a newcomer out of a full queue, so that {evicts[0]} is never "
+                "tried for it: leave it out (allocate then admits PodGroups itself)",
+            )
+        )
+    found += [
+        _warning("both-actions", f"{whole!r} does not go together with {single!r}: choose one")
+        for single, whole in (("preempt", "gangpreempt"), ("reclaim", "gangreclaim"))
+        if single in actions and whole in actions
+    ]
+    return found
 
 
 def _read(text: str) -> tuple[list[str], list[list[dict[str, Any]]]]:

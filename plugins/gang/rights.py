@@ -39,7 +39,14 @@ LOOK_AT_QUEUES: Final[Rights] = {QUEUES: ("get",)}
 """In the whole cluster; may be left out: then a queue that is missing or closed is not told as such."""
 
 
-def missing(api: KubeApi, needed: Rights, *, namespace: str | None = None, name: str | None = None) -> Iterator[Call]:
+def missing(
+    api: KubeApi,
+    needed: Rights,
+    *,
+    namespace: str | None = None,
+    name: str | None = None,
+    account: str | None = None,
+) -> Iterator[Call]:
     """What an account may not do of what it needs.
 
     Args:
@@ -47,11 +54,26 @@ def missing(api: KubeApi, needed: Rights, *, namespace: str | None = None, name:
         needed: Verbs by kind.
         namespace: Of the objects; the connection's by default.
         name: Only objects of this name; ``create`` and lists cannot be bound to names.
+        account: Whose, as ``namespace/name`` of a ServiceAccount; our own by default.
     """
     for kind, verbs in needed.items():
         for verb in verbs:
-            if not api.may(verb, kind, namespace=namespace, name=name):
+            if not api.may(verb, kind, namespace=namespace, name=name, account=account):
                 yield Call(verb, kind, api.place(kind, namespace), name)
+
+
+def lacks(api: KubeApi, backend: str, *, guard_namespace: str | None, account: str | None = None) -> Iterator[Call]:
+    """What an account may not do of what a run cannot go without.
+
+    Raises:
+        ForbiddenError: Nobody tells us.
+    """
+    yield from missing(api, OF_BACKEND[backend], account=account)
+    yield from missing(api, GUARD, namespace=guard_namespace, name=GUARD_NAME, account=account)
+    try:
+        api.get(CONFIG_MAPS, GUARD_NAME, namespace=guard_namespace)
+    except NotFoundError:
+        yield from missing(api, MAKE_GUARD, namespace=guard_namespace, account=account)
 
 
 def refuse_missing(api: KubeApi, backend: str, *, guard_namespace: str | None) -> None:
@@ -62,12 +84,7 @@ def refuse_missing(api: KubeApi, backend: str, *, guard_namespace: str | None) -
     """
     lacking: list[Call] = []
     with suppress(ForbiddenError):  # whether we may, nobody tells us
-        lacking += missing(api, OF_BACKEND[backend])
-        lacking += missing(api, GUARD, namespace=guard_namespace, name=GUARD_NAME)
-        try:
-            api.get(CONFIG_MAPS, GUARD_NAME, namespace=guard_namespace)
-        except NotFoundError:
-            lacking += missing(api, MAKE_GUARD, namespace=guard_namespace)
+        lacking += lacks(api, backend, guard_namespace=guard_namespace)
     if lacking:
         added = "\n".join(f"{call.role}:\n{call.rule}" for call in lacking)
         raise RefusedError(

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Self, cast
 
 from rerail.plugins.kube.config import Connection, connect
 from rerail.plugins.kube.errors import Call
-from rerail.plugins.kube.resources import ACCESS_REVIEWS, PODS, ResourceType
+from rerail.plugins.kube.resources import ACCESS_REVIEWS, OTHERS_ACCESS_REVIEWS, PODS, ResourceType
 from rerail.plugins.kube.transport import Lines
 from rerail.policies.errors import ClusterUnreachableError, ExpiredError, TransientError, UsageError
 
@@ -383,8 +383,18 @@ class KubeApi:
         namespace: str | None = None,
         name: str | None = None,
         subresource: str | None = None,
+        account: str | None = None,
     ) -> bool:
-        """Whether the access rules allow us ``verb`` there (on the object ``name``), by the API server's own word."""
+        """Whether the access rules allow ``verb`` there (on the object ``name``), by the API server's own word.
+
+        Args:
+            verb: As in RBAC rules.
+            resource: The kind.
+            namespace: The connection's by default.
+            name: Of one object; None asks for all.
+            subresource: For example ``status``.
+            account: A ServiceAccount, as ``namespace/name``, which takes a right to ask for; us by default.
+        """
         attributes = {"verb": verb, "group": resource.group, "version": resource.version, "resource": resource.plural}
         place = self.place(resource, namespace)
         if place:
@@ -393,13 +403,14 @@ class KubeApi:
             attributes["name"] = name
         if subresource:
             attributes["subresource"] = subresource
-        body: Obj = {
-            "apiVersion": ACCESS_REVIEWS.api_version,
-            "kind": ACCESS_REVIEWS.kind,
-            "spec": {"resourceAttributes": attributes},
-        }
-        call = Call("create", ACCESS_REVIEWS)
-        answer = self._send(call, "POST", ACCESS_REVIEWS.path(None), body=body, repeatable=True)
+        review = OTHERS_ACCESS_REVIEWS if account else ACCESS_REVIEWS
+        spec: Obj = {"resourceAttributes": attributes}
+        if account:
+            of, _, own = account.rpartition("/")
+            groups = ["system:serviceaccounts", f"system:serviceaccounts:{of}", "system:authenticated"]
+            spec |= {"user": f"system:serviceaccount:{of}:{own}", "groups": groups}
+        body: Obj = {"apiVersion": review.api_version, "kind": review.kind, "spec": spec}
+        answer = self._send(Call("create", review), "POST", review.path(None), body=body, repeatable=True)
         return bool((answer.get("status") or {}).get("allowed"))
 
     def close(self) -> None:

@@ -69,9 +69,14 @@ PRIORITY_CLASSES: Final = ResourceType("scheduling.k8s.io", "v1", "priorityclass
 VOLUME_ATTACHMENTS: Final = ResourceType(
     "storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment", namespaced=False
 )
+DEPLOYMENTS: Final = ResourceType("apps", "v1", "deployments", "Deployment")
+DAEMON_SETS: Final = ResourceType("apps", "v1", "daemonsets", "DaemonSet")
 CUSTOM_RESOURCE_DEFINITIONS: Final = ResourceType(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )
 ACCESS_REVIEWS: Final = ResourceType(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
+)
+OTHERS_ACCESS_REVIEWS: Final = ResourceType(
+    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
 )

@@ -121,6 +121,22 @@ class Transport:
         Raises:
             RerailError: As ``errors.error_of`` says, or that the API server did not answer.
         """
+        return self.exchange(
+            call, method, path, query=query, body=body, content_type=content_type, timeout_s=timeout_s
+        )[0]
+
+    def exchange(
+        self,
+        call: Call,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str],
+        body: object = None,
+        content_type: str = "application/json",
+        timeout_s: float,
+    ) -> tuple[dict[str, Any], Mapping[str, str]]:
+        """As ``send``, with the answer's headers."""
         response = self._open(
             call, method, path, query=query, body=body, content_type=content_type, timeout_s=timeout_s
         )
@@ -137,7 +153,7 @@ class Transport:
             raise unreachable(error, call) from error
         if not isinstance(content, dict):
             raise unreachable(TypeError("the answer is no JSON object"), call)
-        return content
+        return content, response.headers
 
     def stream(self, call: Call, path: str, *, query: Mapping[str, str], timeout_s: float) -> Lines:
         """Open a stream of lines; ``timeout_s`` is the longest silence.

@@ -5,7 +5,7 @@ import yaml
 
 from rerail.plugins.evict.extender_manifests import scheduler_conf
 from rerail.policies.errors import UsageError
-from rerail.policies.scheduler_conf import check_scheduler_conf
+from rerail.policies.scheduler_conf import check_gangs, check_scheduler_conf
 
 
 def conf(**change):
@@ -94,3 +94,56 @@ def test_the_configuration_of_our_cluster_asks_nobody():
 def test_what_is_no_configuration(text):
     with pytest.raises(UsageError):
         check_scheduler_conf(text)
+
+
+def gang_codes(document) -> list[tuple[str, str]]:
+    return [(one.severity, one.code) for one in check_gangs(yaml.safe_dump(document))]
+
+
+def without_extender(**change):
+    document = conf(**change)
+    plugins(document).pop()
+    return document
+
+
+def test_gangs_are_safe_with_the_configuration_that_we_print():
+    assert gang_codes(conf()) == []
+
+
+def test_what_preempt_does_to_gangs():
+    document = conf()
+    del plugins(document)[1]["enablePreemptable"]
+    assert gang_codes(document) == [("warning", "gang-never-leaves")]
+    assert gang_codes(without_extender()) == [("warning", "gang-breaks")]
+    assert gang_codes(without_extender(actions="allocate, backfill")) == []
+
+
+def test_volcanos_own_default_orders_by_drf_and_is_else_sound():
+    usual = {
+        "actions": "enqueue, allocate, backfill",
+        "tiers": [
+            {"plugins": [{"name": "priority"}, {"name": "gang", "enablePreemptable": False}, {"name": "conformance"}]},
+            {"plugins": [{"name": "overcommit"}, {"name": "drf"}, {"name": "predicates"}, {"name": "proportion"}]},
+        ],
+    }
+    assert gang_codes(usual) == [("warning", "drf-order")]
+    assert gang_codes({**usual, "actions": "enqueue, allocate, preempt, reclaim, backfill"}) == [
+        ("error", "enqueue"),
+        ("warning", "gang-breaks"),
+        ("warning", "gang-porous"),
+        ("warning", "drf-order"),
+    ]
+
+
+def test_other_things_that_break_gangs():
+    assert ("error", "silent-action") in gang_codes(without_extender(actions="allocate, shuffle"))
+    assert ("error", "silent-action") in gang_codes(conf(actions="allocate, preempt, shuffle"))
+    document = conf()
+    del plugins(document)[1]
+    assert gang_codes(document)[0] == ("error", "no-gang")
+    assert ("warning", "both-actions") in gang_codes(conf(actions="allocate, preempt, gangpreempt"))
+    document = conf()
+    document["tiers"].append({"plugins": [{"name": "pdb"}]})
+    assert ("error", "tier-after") in gang_codes(document), "where an extender stands, its tiers count"
+    enqueue = gang_codes(conf(actions="enqueue, allocate, preempt, backfill"))
+    assert [code for _, code in enqueue].count("enqueue") == 1

@@ -110,6 +110,7 @@ class FakeApi:
     bodies: list[tuple[str, str, Any]] = field(default_factory=list)
     agents: set[str] = field(default_factory=set)
     hooks: list[Any] = field(default_factory=list)
+    answers: Any = None  # path -> (code, content), or None where nothing special is answered
     page: int | None = None
     bookmark_s: float = 0.2
     stopping: bool = False
@@ -188,8 +189,6 @@ class FakeApi:
     def find(self, plural: str) -> list[Obj]:
         with self.changed:
             return [copy.deepcopy(one) for key, one in self.objects.items() if key[0] == plural]
-
-    # Inside.
 
     def _next(self) -> str:
         self.version = next(self.versions)
@@ -336,6 +335,8 @@ def handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
                 self.wfile.write(data)
 
         def route(self, method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, Obj | None]:
+            if api.answers is not None and (answer := api.answers(path)) is not None:
+                return answer
             found = PATH.fullmatch(path)
             plural = found["plural"] if found else ""
             group = (found["group"] or "") if found else ""
@@ -350,7 +351,7 @@ def handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
                 where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
                 text = f'User "tester" cannot {verb} resource "{plural}" in API group "{group}" {where}'
                 return 403, status(403, f'{plural}.{group} "{name or ""}" is forbidden: {text}', "Forbidden")
-            if plural == "selfsubjectaccessreviews":
+            if plural in ("selfsubjectaccessreviews", "subjectaccessreviews"):
                 wanted = body["spec"]["resourceAttributes"]
                 return 201, {**body, "status": {"allowed": (wanted["verb"], wanted["resource"]) not in api.denied}}
             if verb == "watch":
@@ -586,16 +587,14 @@ def serve() -> tuple[FakeApi, Any]:
 
 
 def kubeconfig(url: str, namespace: str = "team") -> str:
-    return json.dumps(
-        {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "fake",
-            "clusters": [{"name": "fake", "cluster": {"server": url}}],
-            "users": [{"name": "tester", "user": {"token": "secret-token"}}],
-            "contexts": [
-                {"name": "fake", "context": {"cluster": "fake", "user": "tester", "namespace": namespace}},
-                {"name": "other", "context": {"cluster": "fake", "user": "tester", "namespace": "elsewhere"}},
-            ],
-        }
-    )
+    context = {"cluster": "fake", "user": "tester"}
+    named = {"fake": namespace, "other": "elsewhere"}
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "fake",
+        "clusters": [{"name": "fake", "cluster": {"server": url}}],
+        "users": [{"name": "tester", "user": {"token": "secret-token"}}],
+        "contexts": [{"name": name, "context": {**context, "namespace": one}} for name, one in named.items()],
+    }
+    return json.dumps(content)
