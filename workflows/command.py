@@ -23,6 +23,9 @@ def render(
         ),
     ] = None,
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the overlays.")] = "rerail",
+    image: Annotated[
+        str, typer.Option("--image", help="Image of Rerail's own steps. [default: rerail:<version>, of no registry]")
+    ] = "",
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; show how DIR differs, and exit with 1 if it does.")
     ] = False,
@@ -35,20 +38,23 @@ def render(
     Exit codes: 0 done, 1 files differ, 2 bad input.
     """
     from rerail.policies.errors import UsageError
+    from rerail.workflows.naming import IMAGE
     from rerail.workflows.render import drift, files, flat, packaged, write
+
+    steps = image or IMAGE
 
     if check:
         folder = output or packaged()
         if not folder.is_dir():
             raise UsageError(f"--output {folder}: there is no such folder; leave --check out to write it")
-        difference = drift(folder, files(namespace))
+        difference = drift(folder, files(namespace, steps))
         sys.stdout.write(difference)
         if difference:
             sys.stderr.write(f"{folder} differs from what is rendered; `rerail render --output {folder}` writes it\n")
             raise typer.Exit(VERDICT_DRIFT)
         return
     if output is None:
-        sys.stdout.write(flat(namespace))
+        sys.stdout.write(flat(namespace, steps))
         return
-    for path in write(output, files(namespace)):
+    for path in write(output, files(namespace, steps)):
         sys.stderr.write(f"wrote {output / path}\n")

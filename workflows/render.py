@@ -19,6 +19,7 @@ from hera.workflows import CronWorkflow, WorkflowTemplate
 
 from rerail.policies.errors import UsageError
 from rerail.workflows.library import all_templates
+from rerail.workflows.naming import IMAGE
 from rerail.workflows.rbac import accounts, cluster_rights
 
 HEADER: Final = "# Rendered by `rerail render`; change workflows/*.py instead.\n"
@@ -70,13 +71,14 @@ def to_yaml(*contents: Mapping[str, Any]) -> str:
     )
 
 
-def files(namespace: str = NAMESPACE) -> dict[str, str]:
+def files(namespace: str = NAMESPACE, image: str = IMAGE) -> dict[str, str]:
     """Every file by its path below the folder.
 
     Args:
         namespace: Of the overlays.
+        image: Of Rerail's own steps, where nobody names another one.
     """
-    found = documents(all_templates())
+    found = _library(image)
     clustered = [_cluster_wide(one) for one in found.values() if one["kind"] == "WorkflowTemplate"]
     crons = [one for one in found.values() if one["kind"] == "CronWorkflow"]
     written = {f"base/templates/{name}.yaml": to_yaml(one) for name, one in found.items()}
@@ -103,9 +105,9 @@ def files(namespace: str = NAMESPACE) -> dict[str, str]:
     return {path: HEADER + text for path, text in sorted(written.items())}
 
 
-def flat(namespace: str) -> str:
+def flat(namespace: str, image: str = IMAGE) -> str:
     """All objects of one namespace as one stream, for kubectl."""
-    inside = [*accounts(), *documents(all_templates()).values()]
+    inside = [*accounts(), *_library(image).values()]
     return HEADER + to_yaml(*(_placed(one, namespace) for one in inside))
 
 
@@ -151,6 +153,19 @@ def _kustomization(
     if list(components):
         content["components"] = list(components)
     return content
+
+
+def _library(image: str) -> dict[str, dict[str, Any]]:
+    return {name: _with_image(one, image) for name, one in documents(all_templates()).items()}
+
+
+def _with_image(part: Any, image: str) -> Any:
+    """The same with another image wherever ours is the default."""
+    if isinstance(part, dict):
+        return {key: _with_image(value, image) for key, value in part.items()}
+    if isinstance(part, list):
+        return [_with_image(item, image) for item in part]
+    return image if part == IMAGE else part
 
 
 def _placed(document: Mapping[str, Any], namespace: str) -> dict[str, Any]:
