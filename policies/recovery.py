@@ -57,6 +57,9 @@ class RecoveryPolicy(Value):
         settle_s: After an unexplained end, how long evidence is waited for before the scope is decided.
         backoff_s: First back-off after an attempt without progress; doubles up to ``backoff_max_s``.
         capacity_wait_s: How long a run waits for capacity before it stops.
+        yielded_wait_s: The same for a run whose gang was taken away to give room: it waits for it as users of a queue
+            expect, and holds nothing meanwhile.
+        restart_priority_class: PriorityClass of gangs of a cluster after the first; empty leaves that of the first.
         store_wait_s: How long a run waits for an unreachable store before it stops.
         poll_s: How often the supervisor looks.
         max_attempts: Absolute bound on attempts of one run.
@@ -82,6 +85,8 @@ class RecoveryPolicy(Value):
     backoff_s: float = Field(1.0, ge=0)
     backoff_max_s: float = Field(300.0, ge=0)
     capacity_wait_s: float = Field(3600.0, gt=0)
+    yielded_wait_s: float = Field(604_800.0, gt=0)
+    restart_priority_class: str = ""
     store_wait_s: float = Field(3600.0, gt=0)
     poll_s: float = Field(1.0, gt=0)
     max_attempts: int = Field(100, ge=1)
@@ -149,6 +154,7 @@ DRILL_POLICY = RecoveryPolicy(
     backoff_s=0.2,
     backoff_max_s=2.0,
     capacity_wait_s=20.0,
+    yielded_wait_s=60.0,
     store_wait_s=30.0,
     poll_s=0.1,
     max_attempts=8,

@@ -87,8 +87,11 @@ class Nodes(Protocol):
 class Guard(Protocol):
     """Tokens that all runs of one machine or cluster share. ``TransientError`` means no answer, and that means hold."""
 
-    def ask_submission(self, run: str, attempt: int) -> str:
-        """Ask to submit the gang of an attempt; the reason to hold, or an empty string. Once per attempt."""
+    def ask_submission(self, run: str, attempt: int, *, since_s: float | None = None) -> str:
+        """Ask to submit the gang of an attempt; the reason to hold, or an empty string. Once per attempt.
+
+        ``since_s``: of a gang that was taken away; when its run asked for its first one, epoch seconds.
+        """
         ...
 
     def ask_quarantine(self, node: str, incident: str, *, nodes: int, fenced: int) -> str:

@@ -109,10 +109,12 @@ class ClusterBackend(ABC):
 
     def attempt(self, gang: GangSpec) -> AttemptGang:
         """What recovery adds to the workload for this gang."""
+        number = gang_number(gang.name) or 1
+        again = self.policy.restart_priority_class if number > 1 else ""
         return AttemptGang(
             run=self.watch.run,
             gang=gang.name,
-            attempt=gang_number(gang.name) or 1,
+            attempt=number,
             excluded_nodes=gang.excluded_nodes,
             hostnames=dict(self.hostnames(gang.excluded_nodes)),
             grace_s=max(gang.grace_s, self.policy.end_grace_s),
@@ -121,7 +123,7 @@ class ClusterBackend(ABC):
             hold_s=self.policy.hold_s,
             poll_s=min(self.policy.poll_s, 1.0),
             owner=self.owner,
-            priority_class=self.priority_class,
+            priority_class=again or self.priority_class,
         )
 
     def delete_pods(self, gang: str, grace_s: float) -> None:

@@ -13,6 +13,7 @@ from rerail.policies.errors import DamagedError, NotFoundError, RerailError, Tra
 from rerail.policies.faults import FaultSignal
 from rerail.policies.lineage import holds, links
 from rerail.policies.manifest import Manifest
+from rerail.policies.supervisor.budgets import in_line_since_s
 from rerail.policies.supervisor.observations import Blocked, CommitView, GangView, NodeView, Now, Observations
 from rerail.policies.supervisor.placement import still_excluded
 from rerail.policies.supervisor.state import RunState
@@ -127,7 +128,9 @@ class Watch:
         if held or self.guard is None:
             return held
         try:
-            return self.guard.ask_submission(state.run, state.attempt + 1 if state.attempts else state.attempt)
+            if not state.attempts:
+                return self.guard.ask_submission(state.run, state.attempt)
+            return self.guard.ask_submission(state.run, state.attempt + 1, since_s=in_line_since_s(state))
         except RerailError as error:
             return f"the guard does not answer: {error}"
 

@@ -38,10 +38,12 @@ class LocalGuard:
     monotonic_s: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
-    def ask_submission(self, run: str, attempt: int) -> str:
+    def ask_submission(self, run: str, attempt: int, *, since_s: float | None = None) -> str:
         """Ask to submit the gang of an attempt; the reason to hold, or an empty string."""
         return self._ask(
-            lambda state: ask_submission(state, self.policy, run=run, attempt=attempt, now_s=self.wall_s())
+            lambda state: ask_submission(
+                state, self.policy, run=run, attempt=attempt, since_s=since_s, now_s=self.wall_s()
+            )
         )
 
     def ask_quarantine(self, node: str, incident: str, *, nodes: int, fenced: int) -> str:

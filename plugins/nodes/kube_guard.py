@@ -30,6 +30,9 @@ _TRIES: Final = 10
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 0.5
 
+_LONGEST_HOLD_S: Final = 15.0
+"""However long the guard will hold, it is asked again after this: a person may have deleted the ConfigMap."""
+
 
 class KubeGuard:
     """Gives tokens to all supervisors that name the same ConfigMap. Safe for use by several threads.
@@ -45,7 +48,8 @@ class KubeGuard:
         name: Of the ConfigMap.
         policy: The bounds.
         answer_s: Seconds after which no answer is none, for each request.
-        again_s: Seconds for which a reason to hold is repeated without asking anew.
+        again_s: Seconds for which a reason to hold is repeated without asking anew, where the guard does not say for
+            how long it will hold.
         wall_s: Epoch seconds, for the tokens.
     """
 
@@ -71,11 +75,13 @@ class KubeGuard:
         self._given: set[tuple[str, str]] = set()
         self._held: dict[tuple[str, str], tuple[float, str]] = {}
 
-    def ask_submission(self, run: str, attempt: int) -> str:
+    def ask_submission(self, run: str, attempt: int, *, since_s: float | None = None) -> str:
         """Ask to submit the gang of an attempt; the reason to hold, or an empty string. Once per attempt."""
         return self._once(
             (run, str(attempt)),
-            lambda state: ask_submission(state, self.policy, run=run, attempt=attempt, now_s=self._wall_s()),
+            lambda state: ask_submission(
+                state, self.policy, run=run, attempt=attempt, since_s=since_s, now_s=self._wall_s()
+            ),
         )
 
     def ask_quarantine(self, node: str, incident: str, *, nodes: int, fenced: int) -> str:
@@ -102,26 +108,28 @@ class KubeGuard:
         """Ask what was not answered yet: supervisors ask in every pass, and a token that was given stays given."""
         if asked in self._given:
             return ""
-        at_s, hold = self._held.get(asked, (0.0, ""))
-        if hold and self._api.clock() - at_s < self._again_s:
+        until_s, hold = self._held.get(asked, (0.0, ""))
+        if hold and self._api.clock() < until_s:
             return hold
-        hold = self._ask(question)
-        if hold:
-            self._held[asked] = self._api.clock(), hold
+        answer = self._ask(question)
+        if answer.hold:
+            again_s = min(answer.again_in_s, _LONGEST_HOLD_S) * (1 + self._api.jitter() / 4) or self._again_s
+            self._held[asked] = self._api.clock() + again_s, answer.hold
         else:
             self._given.add(asked)
             self._held.pop(asked, None)
-        return hold
+        return answer.hold
 
-    def _ask(self, question: Callable[[GuardState], Answer]) -> str:
+    def _ask(self, question: Callable[[GuardState], Answer]) -> Answer:
         for number in range(_TRIES):
             found = self._read()
             before = self._state(found)
             answer = question(before)
             if answer.state == before:
-                return answer.hold
+                return answer
             try:
-                return self._write(found, answer)
+                refused = self._write(found, answer)
+                return answer.model_copy(update={"hold": refused}) if refused else answer
             except (ConflictError, AlreadyExistsError):
                 pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0**number)
                 self._api.sleep(pause_s * (0.5 + self._api.jitter() / 2))
@@ -167,4 +175,4 @@ class KubeGuard:
         else:
             body = {**found, "data": {**(found.get("data") or {}), KEY: text}}
             self._api.replace(CONFIG_MAPS, body, namespace=self._namespace)
-        return answer.hold
+        return ""

@@ -9,7 +9,7 @@ any     -> stopped                                                       given u
 from rerail.policies.documents import How, Value
 from rerail.policies.recovery import RecoveryPolicy
 from rerail.policies.supervisor import records
-from rerail.policies.supervisor.budgets import backoff_s, nodes_to_avoid, same_failures, why_stop
+from rerail.policies.supervisor.budgets import backoff_s, nodes_to_avoid, room_wait, same_failures, why_stop
 from rerail.policies.supervisor.effects import (
     Effect,
     EndGang,
@@ -467,8 +467,9 @@ def _waiting(state: RunState, seen: Observations, policy: RecoveryPolicy, now: N
     if opened is not None:
         return opened
     reason = seen.hold or _no_room(state, seen, now)
-    if now.phase_s > policy.capacity_wait_s:
-        return _stopped(state, f"{reason} for {policy.capacity_wait_s:g} s (policy capacity_wait_s)", now)
+    wait_s, field = room_wait(state, policy)
+    if now.phase_s > wait_s:
+        return _stopped(state, f"{reason} for {wait_s:g} s (policy {field})", now)
     if reason != state.reason:
         return Decision(state=state.model_copy(update={"reason": reason}), note=f"waiting: {reason}")
     return None

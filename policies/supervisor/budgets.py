@@ -90,3 +90,23 @@ def nodes_to_avoid(state: RunState) -> frozenset[str]:
         return frozenset()
     same = same_failures(state, last.failure)
     return frozenset(node for record in same for node in record.nodes) if len(same) > 1 else frozenset()
+
+
+def gave_way(state: RunState) -> bool:
+    """Whether the newest gang that ended was taken away to give room, by whomever, and did not fail."""
+    causes = (record.charged_to for record in reversed(state.attempts))
+    return next((cause for cause in causes if cause is not None), None) == "preemption"
+
+
+def in_line_since_s(state: RunState) -> float | None:
+    """The place of a run whose gang was taken away in the order of coming back: when it asked for its first gang.
+
+    None for one that failed: it waits for nobody.
+    """
+    return state.attempts[0].opened_at_s if gave_way(state) else None
+
+
+def room_wait(state: RunState, policy: RecoveryPolicy) -> tuple[float, str]:
+    """How long the run waits for room before it stops, in seconds, and the field of the policy that says so."""
+    name = "yielded_wait_s" if gave_way(state) else "capacity_wait_s"
+    return float(getattr(policy, name)), name

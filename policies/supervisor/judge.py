@@ -130,7 +130,7 @@ def judge(state: RunState, seen: Observations, policy: RecoveryPolicy, *, now_s:
         _of_resume(state, seen)
         or of_absence(state, seen, policy)
         or of_leaving(seen)
-        or of_platform(seen, policy)
+        or of_platform(state, seen, policy)
         or of_maintenance(state, seen, now_s=now_s)
         or _of_silence(state, seen, policy)
     )

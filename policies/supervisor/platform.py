@@ -2,6 +2,7 @@
 
 from rerail.policies.endings import judge_ending
 from rerail.policies.recovery import RecoveryPolicy
+from rerail.policies.supervisor.budgets import room_wait
 from rerail.policies.supervisor.judgement import Judgement
 from rerail.policies.supervisor.observations import Observations, PodView, StuckView
 from rerail.policies.supervisor.state import OUT_OF_MEMORY, Failure, RunState
@@ -150,7 +151,7 @@ def of_absence(state: RunState, seen: Observations, policy: RecoveryPolicy) -> J
     )
 
 
-def of_platform(seen: Observations, policy: RecoveryPolicy) -> Judgement | None:
+def of_platform(state: RunState, seen: Observations, policy: RecoveryPolicy) -> Judgement | None:
     """A state of the platform that will not move, or a node that does not report while its ranks are silent."""
     gang = seen.gang
     if gang is None or is_final(seen):
@@ -169,14 +170,15 @@ def of_platform(seen: Observations, policy: RecoveryPolicy) -> Judgement | None:
             confidence=0.7,
             evidence=(f"node {first.node} of pod {first.name} does not report, and no step came for {age}",),
         )
-    if gang.waits and seen.waits_s > policy.capacity_wait_s:
+    wait_s, field = room_wait(state, policy)
+    if gang.waits and seen.waits_s > wait_s:
         return Judgement(
             class_name="not-placed",
             scope="cluster",
             action="none",
             cause="infrastructure",
             next="stop",
-            evidence=(f"{gang.waits}, for {policy.capacity_wait_s:g} s (policy capacity_wait_s)",),
+            evidence=(f"{gang.waits}, for {wait_s:g} s (policy {field})",),
         )
     return None if gang.stuck is None else _of_stuck(gang.stuck)
 

@@ -45,6 +45,15 @@ def test_an_object_of_our_run_and_gang_is_adopted_though_it_was_rendered_otherwi
     assert found["spec"]["priorityClassName"] == "high"
 
 
+def test_a_gang_that_comes_back_may_have_a_priority_class_of_its_own(rig):
+    rig.backend.policy = rig.backend.policy.model_copy(update={"restart_priority_class": "again"})
+    rig.submit()
+    again = rig.spec.model_copy(update={"name": "run-a2"})
+    rig.backend.submit(again)
+    classes = {one["metadata"]["name"]: one["spec"].get("priorityClassName") for one in rig.api.find(rig.plural)}
+    assert classes == {GANG: None, "run-a2": "again"}
+
+
 def test_a_pod_that_ended_is_adopted_and_not_made_again(rig):
     rig.run()
     rig.pod(rig.names[0], "Succeeded")

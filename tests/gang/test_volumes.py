@@ -217,7 +217,8 @@ class Guard:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    def ask_submission(self, run: str, attempt: int) -> str:
+    def ask_submission(self, run: str, attempt: int, *, since_s: float | None = None) -> str:
+        assert since_s is None
         assert run == "run"
         self.asked.append(attempt)
         return "the guard holds"

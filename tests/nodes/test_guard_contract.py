@@ -11,7 +11,7 @@ from rerail.plugins.kube.resources import CONFIG_MAPS, NAMESPACES
 from rerail.plugins.nodes.guard import LocalGuard
 from rerail.plugins.nodes.kube_guard import KEY, NAME, KubeGuard
 from rerail.policies.errors import AlreadyExistsError, DamagedError
-from rerail.policies.guards import GuardPolicy
+from rerail.policies.guards import IN_LINE, GuardPolicy
 
 POLICY = GuardPolicy(submissions=3, window_s=100.0, quarantined_share=0.34, quarantines=2)
 
@@ -124,3 +124,16 @@ def test_many_who_ask_at_once_get_the_tokens_that_there_are(shared):
         thread.join()
     assert answers.count("") == 4
     assert len(answers) == 8
+
+
+def test_gangs_that_were_taken_away_come_back_by_the_age_of_their_runs(shared):
+    def ask(run, since_s):
+        return shared.guard().ask_submission(run, 2, since_s=since_s)
+
+    assert ask("c", 3.0) == ""
+    assert ask("b", 2.0) == ask("a", 1.0) == IN_LINE
+    shared.now_s += 1.5
+    assert ask("b", 2.0) == IN_LINE, "it is a's turn"
+    assert ask("a", 1.0) == ""
+    shared.now_s += 1.5
+    assert ask("b", 2.0) == ""

@@ -7,7 +7,7 @@ import pytest
 from rerail.plugins.kube.api import Patience
 from rerail.plugins.nodes.kube_guard import KEY, MOST_BYTES, NAME, KubeGuard
 from rerail.policies.errors import ClusterUnreachableError, ForbiddenError, NotFoundError, TransientError
-from rerail.policies.guards import GuardPolicy, GuardState
+from rerail.policies.guards import IN_LINE, GuardPolicy, GuardState
 
 
 @pytest.fixture
@@ -144,3 +144,12 @@ def test_it_does_not_outgrow_a_config_map(fake_api, kube):
     assert f"larger than {MOST_BYTES >> 10} KiB" in held
     assert "lower submissions or window_s" in held
     assert stored(fake_api)["data"][KEY] == full
+
+
+def test_who_waits_in_line_asks_again_when_it_has_a_sense(kube, fake_api):
+    guard = KubeGuard(kube, wall_s=lambda: 1000.0, again_s=0.0)
+    assert guard.ask_submission("b", 2, since_s=2.0) == ""
+    assert guard.ask_submission("a", 2, since_s=1.0) == IN_LINE
+    asked = len(fake_api.requests)
+    assert guard.ask_submission("a", 2, since_s=1.0) == IN_LINE
+    assert len(fake_api.requests) == asked, "not within the pace of a second"

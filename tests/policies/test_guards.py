@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rerail.plugins.nodes.guard import LocalGuard
 from rerail.policies.errors import DamagedError
 from rerail.policies.faults import Diagnosis
-from rerail.policies.guards import GuardPolicy, GuardState, ask_quarantine, ask_submission, close_breaker
+from rerail.policies.guards import IN_LINE, GuardPolicy, GuardState, ask_quarantine, ask_submission, close_breaker
 from rerail.policies.loads import plan_for
 
 POLICY = GuardPolicy(submissions=3, window_s=100.0, quarantined_share=0.34, quarantines=2)
@@ -37,7 +37,7 @@ def test_a_storm_is_held_and_says_until_when():
         state = answer.state
     held = submit(state, 2, 20.0, run="d")
     assert "3 gangs were restarted" in held.hold
-    assert "in 90 s" in held.hold
+    assert "may start at 00:01:50 UTC" in held.hold
     assert not submit(state, 2, 111.0, run="d").hold
 
 
@@ -77,7 +77,7 @@ ASK = """
 import sys
 from pathlib import Path
 from rerail.plugins.nodes.guard import LocalGuard
-from rerail.policies.guards import GuardPolicy
+from rerail.policies.guards import IN_LINE, GuardPolicy, GuardState, ask_quarantine, ask_submission, close_breaker
 print(bool(LocalGuard(Path(sys.argv[1]), policy=GuardPolicy(submissions=4)).ask_submission(sys.argv[2], 2)))
 """
 
@@ -134,3 +134,69 @@ def test_a_short_job_runs_again_from_its_beginning():
 def test_a_process_fault_moves_nobody_off_the_node(load):
     plan = plan_for(load, found("process", "restart_app", quarantine="none"))
     assert (plan.mark, plan.move) == (False, "restart")
+
+
+def come_back(state: GuardState, run: str, since_s: float, now_s: float, policy: GuardPolicy | None = None):
+    return ask_submission(state, policy or GuardPolicy(), run=run, attempt=2, now_s=now_s, since_s=since_s)
+
+
+def test_gangs_that_were_taken_away_come_back_by_the_age_of_their_runs():
+    first = come_back(GuardState(), "c", 3.0, 100.0)
+    assert not first.hold, "the first does not wait for others"
+    b = come_back(first.state, "b", 2.0, 100.2)
+    a = come_back(b.state, "a", 1.0, 100.4)
+    assert b.hold == a.hold == IN_LINE
+    assert [one.id for one in a.state.line] == ["a/2", "b/2"]
+    again = come_back(a.state, "b", 2.0, 101.5)
+    assert again.hold == IN_LINE, "it is a's turn"
+    assert again.state == a.state, "asking again writes nothing"
+    done = come_back(again.state, "a", 1.0, 101.6)
+    assert not done.hold
+    assert come_back(done.state, "b", 2.0, 102.5).hold, "not within the pace"
+    last = come_back(done.state, "b", 2.0, 102.6)
+    assert not last.hold
+    assert last.state.line == ()
+    assert [token.at_s for token in last.state.tokens] == [100.0, 101.6, 102.6]
+
+
+def test_a_run_that_does_not_take_its_turn_is_passed_over_and_is_first_when_it_comes_again():
+    state = come_back(GuardState(), "d", 4.0, 100.0).state
+    for run, since_s in (("a", 1.0), ("b", 2.0), ("c", 3.0)):
+        state = come_back(state, run, since_s, 100.1).state
+    assert come_back(state, "c", 3.0, 120.9).hold
+    passed = come_back(state, "c", 3.0, 121.1)
+    assert not passed.hold, "10 s for each of the two before it"
+    assert passed.state.line == ()
+    back = come_back(passed.state, "b", 2.0, 121.5)
+    assert back.hold
+    assert not come_back(come_back(back.state, "e", 5.0, 121.6).state, "b", 2.0, 122.2).hold
+
+
+def test_a_gang_that_failed_waits_for_nobody_in_line():
+    state = come_back(GuardState(), "d", 4.0, 100.0).state
+    state = come_back(state, "a", 1.0, 100.1).state
+    assert not ask_submission(state, GuardPolicy(), run="f", attempt=2, now_s=100.2).hold
+
+
+def test_a_full_window_holds_also_who_is_first_in_line():
+    state = GuardState()
+    for number in range(3):
+        state = submit(state, 2, 10.0, run=f"f{number}").state
+    held = come_back(state, "a", 1.0, 20.0, POLICY)
+    assert "3 gangs were restarted" in held.hold
+    assert held.again_in_s == 90.0
+    young = come_back(held.state, "b", 2.0, 111.0, POLICY)
+    assert young.hold == IN_LINE, "the window opened a second ago, and a is first"
+    assert not come_back(young.state, "a", 1.0, 111.5, POLICY).hold
+    assert not come_back(GuardState(), "a", 1.0, 0.0).hold
+
+
+def test_the_guard_of_a_machine_keeps_the_line(tmp_path):
+    now = [100.0]
+    guard = LocalGuard(tmp_path / "guard.json", wall_s=lambda: now[0])
+    assert guard.ask_submission("c", 2, since_s=3.0) == ""
+    assert guard.ask_submission("b", 2, since_s=2.0) == IN_LINE
+    assert guard.ask_submission("a", 2, since_s=1.0) == IN_LINE
+    now[0] = 101.0
+    assert guard.ask_submission("b", 2, since_s=2.0) == IN_LINE
+    assert guard.ask_submission("a", 2, since_s=1.0) == ""
