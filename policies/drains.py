@@ -145,11 +145,13 @@ class Order(Value):
         pods: ``namespace/name`` of what has to leave.
         within_s: How long each gang's commit is waited for.
         deadline_at_s: The end of that, epoch seconds.
+        regardless: Whether gangs that cannot be asked, because of their store, are evicted all the same.
     """
 
     pods: tuple[str, ...]
     within_s: float
     deadline_at_s: float
+    regardless: bool = False
 
 
 class Step(Value):
@@ -194,9 +196,13 @@ def next_step(asks: Sequence[Ask], look: NodeLook, *, save_within_s: float) -> S
     if not moving or not _is_due(look, tuple(moving), deadline_at_s):
         return Step(tell=tell)
     within_s = max(LEAST_SAVE_S, min(save_within_s, deadline_at_s - _LEAVE_S - look.now_s))
-    return Step(
-        tell=tell, drain=Order(pods=tuple(moving), within_s=within_s, deadline_at_s=look.now_s + within_s + _LEAVE_S)
+    order = Order(
+        pods=tuple(moving),
+        within_s=within_s,
+        deadline_at_s=look.now_s + within_s + _LEAVE_S,
+        regardless=look.now_s >= deadline_at_s,
     )
+    return Step(tell=tell, drain=order)
 
 
 def _settled(ask: Ask, mine: Sequence[PodThere], look: NodeLook) -> Telling | None:

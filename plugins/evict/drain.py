@@ -88,6 +88,7 @@ class Drain:
         force: Evict pods that no controller would make again.
         cordon: Keep new work off the node first; without it that is somebody else's, who also lets it in again.
         chosen: The pods that are to leave; a gang leaves as a whole where one of its pods is chosen.
+        regardless: Evict a gang also where it cannot be asked, because of its store: SIGTERM still lets it save.
         reason: For the gangs' records.
         wanted: Whether anybody still wants it; gangs that were not evicted yet are not evicted otherwise.
         log: Takes one line, from any thread.
@@ -100,6 +101,7 @@ class Drain:
     force: bool = False
     cordon: bool = True
     chosen: Callable[[Obj], bool] = lambda _pod: True
+    regardless: bool = False
     reason: str = ""
     wanted: Callable[[], bool] = lambda: True
     takeover_s: float = TAKEOVER_S
@@ -150,10 +152,18 @@ class Drain:
         return found
 
     def _evict_gang(self, place: Place) -> GangDrained:
+        told = ""
         try:
             return GangDrained(namespace=place.namespace, gang=place.gang, eviction=self._pre_evict(place))
         except RerailError as error:
-            return GangDrained(namespace=place.namespace, gang=place.gang, error=str(error))
+            told = str(error)
+        if self.regardless:
+            try:
+                with ClusterPods(self.api, place.namespace, place.gang) as pods:
+                    self._evict_left_over(pods)
+            except RerailError as error:
+                told = f"{told}; {error}"
+        return GangDrained(namespace=place.namespace, gang=place.gang, error=told)
 
     def _pre_evict(self, place: Place) -> Evicted | None:
         refuse_without_rights(self.api, place.namespace)
@@ -179,7 +189,7 @@ class Drain:
             ).perform()
 
     def _evict_left_over(self, pods: ClusterPods) -> None:
-        """Nothing that these pods still do counts: their gang is an older one, or their run is over."""
+        """Evict pods that nobody asks: their gang is an older one, their run is over, or the store is out of reach."""
         refusal = pods.evict()
         if refusal:
             raise TransientError(refusal)

@@ -15,10 +15,12 @@ from rerail.plugins.cli.main import build
 from rerail.plugins.evict.find import open_place
 from rerail.plugins.evict.slots import ack, nvsentinel
 from rerail.plugins.evict.slots.find import make_slots, parse_options
+from rerail.plugins.evict.slots.manifests import rights
 from rerail.plugins.evict.slots.owner import DrainOwner
 from rerail.plugins.gang.ports import Clock
 from rerail.plugins.kube.api import KubeApi
 from rerail.plugins.kube.resources import NODES
+from rerail.plugins.kube.transport import Transport
 from rerail.policies import drains
 from rerail.policies.drains import DrainNote
 from rerail.policies.errors import UsageError
@@ -39,7 +41,7 @@ class World:
         self.said = []
 
     @contextmanager
-    def owner(self, *names, deadline_s=60.0, save_within_s=30.0, **more):
+    def owner(self, *names, deadline_s=60.0, save_within_s=30.0, open_store=open_place):
         """One process that serves slots, until the block ends."""
         options = {name: {"deadline": str(deadline_s)} for name in names or ("nvsentinel",)}
         if "nvsentinel" in options:
@@ -47,13 +49,12 @@ class World:
         owner = DrainOwner(
             self.api,
             make_slots(tuple(options), options),
-            open_place,
+            open_store,
             save_within_s=save_within_s,
             takeover_s=0.0,
             refused_for_s=0.5,
             clock=Clock(wall_s=lambda: time.time() + self.ahead_s),
             log=self.said.append,
-            **more,
         )
         stop = threading.Event()
 
@@ -237,6 +238,23 @@ def test_a_gang_that_does_not_answer_goes_as_a_whole_at_the_deadline(world, monk
     world.until(lambda: sorted(set(world.server.evicted)) == ["one-a1-0", "one-a1-1"])
 
 
+def test_a_gang_whose_store_is_out_of_reach_is_evicted_at_the_deadline_unasked(world, monkeypatch):
+    monkeypatch.setattr(drains, "RETRY_S", 0.2)
+    gang = world.gang("one")
+    world.cordon()
+    world.request()
+
+    def nowhere(_place):
+        raise UsageError("the store is mounted elsewhere")
+
+    with world.owner(deadline_s=1.5, open_store=nowhere):
+        assert "mounted elsewhere" in world.told("False", "Blocked")["message"]
+        assert pods(world) == {"one-a1-0", "one-a1-1"}
+        assert "mounted elsewhere" in world.told("True", "LeftUnsaved")["message"]
+    world.until(lambda: sorted(set(world.server.evicted)) == ["one-a1-0", "one-a1-1"])
+    assert not read_requests(gang.run, 1)
+
+
 def test_a_budget_keeps_the_healer_waiting_until_it_lets_go(world, monkeypatch):
     monkeypatch.setattr(drains, "LEAST_SAVE_S", 0.2)
     monkeypatch.setattr(drains, "RETRY_S", 0.2)
@@ -417,6 +435,39 @@ def test_a_slot_without_its_resource_or_a_right_is_said_and_the_others_go_on(fak
         wait_for(lambda: one.metadata()["labels"][NEEDREPAIR] == "Approved")
         wait_for(lambda: any("NVSentinel's CRDs are not installed" in line for line in one.said))
     assert sum("NVSentinel's CRDs" in line for line in one.said) == 1, "said once"
+    one.api.close()
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Verb and kind of every request to an API server."""
+    found = set()
+    for way in ("send", "stream"):
+        inner = getattr(Transport, way)
+
+        def record(self, call, *rest, inner=inner, **more):
+            below = f"/{call.subresource}" if call.subresource else ""
+            found.add((call.verb, f"{call.resource.plural}{below}"))
+            return inner(self, call, *rest, **more)
+
+        monkeypatch.setattr(Transport, way, record)
+    return found
+
+
+def test_exactly_the_rights_that_are_printed_are_used(fake, pod_gang, asked, monkeypatch):
+    monkeypatch.setattr(drains, "LEAST_SAVE_S", 0.1)
+    one = World(fake, KubeApi.connect(), None)
+    pod_gang("one", "n1")
+    one.inquire()
+    one.request()
+    with one.owner("nvsentinel", "ack", deadline_s=0.5):
+        one.told("True", "LeftUnsaved")
+        asked.discard(("get", "nodes"))  # the test's own
+        one.request("drain-2")
+        one.told("True", "LeftUnsaved", "drain-2")
+    slots = make_slots(("nvsentinel", "ack"), {})
+    wanted = {(verb, kind.plural) for kind, verbs in rights(slots).items() for verb in verbs}
+    assert asked - {("create", "selfsubjectaccessreviews")} == wanted
     one.api.close()
 
 

@@ -66,6 +66,8 @@ def test_the_deadline_bounds_the_save_and_a_late_one_still_gets_a_little():
     assert step(ask(), now_s=500.0).drain.within_s == 200.0 - 20.0
     late = step(ask(), now_s=5000.0).drain
     assert late.within_s == LEAST_SAVE_S
+    assert late.regardless
+    assert not step(ask()).drain.regardless
     sooner = ask("two", note=begin(100.0, 60.0))
     assert step(ask(), sooner).drain.within_s == 30.0, "one drain, for the healer that waits less long"
 

@@ -12,6 +12,7 @@ from rerail.plugins.evict.cluster import may_run, name_of
 from rerail.plugins.evict.drain import Drain, Drained, GangDrained, belongs_here
 from rerail.plugins.evict.find import Place
 from rerail.plugins.evict.preevict import TAKEOVER_S
+from rerail.plugins.evict.rights import EVICTIONS
 from rerail.plugins.evict.slots.ports import Slot
 from rerail.plugins.gang.ports import Clock
 from rerail.plugins.kube.api import ALL_NAMESPACES, KubeApi
@@ -32,7 +33,7 @@ MOST_DRAINS: Final = 32
 RIGHTS: Final[Mapping[ResourceType, tuple[str, ...]]] = {
     NODES: ("get",),
     PODS: ("list", "watch"),
-    ResourceType("", "v1", "pods/eviction", "Eviction"): ("create",),
+    EVICTIONS: ("create",),
 }
 """The least that any slot needs, in every namespace with gangs."""
 
@@ -204,6 +205,7 @@ class DrainOwner:
             force=True,
             cordon=False,
             chosen=lambda pod: name_of(pod) in chosen,
+            regardless=order.regardless,
             reason=f"node {node} is to be repaired ({why})"[:300],
             wanted=lambda: any(node in nodes for nodes in self._wanted.values()),
             takeover_s=self.takeover_s,

@@ -1,0 +1,101 @@
+"""Three gangs that a more urgent job sends away at once: free, back in order, and before who came meanwhile."""
+
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from rig import machines
+from rig.training import DEADLINE_S, Gang, supervised, traced
+from test_eviction import own, priority, queue
+
+pytestmark = pytest.mark.alone
+
+__all__ = ["own"]
+
+URGENT_S = 20
+"""Long enough that all three are in the queue again, short enough that nobody gives up."""
+
+
+def fill(gang: Gang, name: str, seconds: int, *, queue: str, priority_class: str) -> None:
+    """A plain vcjob that wants every GPU."""
+    container = {
+        "name": "main",
+        "image": gang.cluster.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sleep", str(seconds)],
+        "resources": {"limits": {machines.GPU: str(gang.cluster.gpus())}},
+    }
+    pods = len(gang.cluster.ready_nodes())
+    pod = {"restartPolicy": "Never", "containers": [container], "priorityClassName": priority_class}
+    job = {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {
+            "schedulerName": "volcano",
+            "minAvailable": pods,
+            "queue": queue,
+            "priorityClassName": priority_class,
+            "tasks": [{"name": "all", "replicas": pods, "template": {"spec": pod}}],
+        },
+    }
+    gang.cluster.kubectl("create", "-n", gang.namespace, "-f", "-", document=job)
+
+
+def phase(gang: Gang, job: str) -> str:
+    return str(
+        (gang.cluster.read("vcjob", job, "-n", gang.namespace).get("status") or {}).get("state", {}).get("phase")
+    )
+
+
+def test_gangs_that_were_sent_away_come_back_in_order(cluster, namespace, s3, tmp_path, own):
+    assert s3 is None
+    place = queue(cluster, own, "one")
+    low, urgent = priority(cluster, own, "low", 10), priority(cluster, own, "urgent", 1000)
+    again = f"{own}-again"
+    body = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": again, "labels": {"rerail.test": own}},
+        "value": 11,
+        "preemptionPolicy": "Never",
+    }
+    cluster.kubectl("create", "-f", "-", document=body)
+    policy = {"capacity_wait_s": DEADLINE_S, "yielded_wait_s": DEADLINE_S, "restart_priority_class": again}
+    with ExitStack() as held:
+        gangs = []
+        for number in range(3):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            gangs.append(held.enter_context(supervised(cluster, namespace, folder)))
+            document = traced(
+                gangs[-1], replicas=2, delay_s=0.15, queue=place, priorityClassName=low, pod={"priorityClassName": low}
+            )
+            gangs[-1].start(document, policy=policy)
+            gangs[-1].wait_step(3)
+        fill(gangs[0], "newcomer", 1, queue=place, priority_class=low)
+        fill(gangs[0], "urgent", URGENT_S, queue=place, priority_class=urgent)
+        for gang in gangs:
+            gang.wait("it is in the queue again", waits)
+        jobs = [cluster.read("vcjob", f"{gang.name}-a2", "-n", namespace) for gang in gangs]
+        made = [str(job["metadata"]["creationTimestamp"]) for job in jobs]
+        assert phase(gangs[0], "urgent") == "Running"
+        for gang in gangs:
+            gang.wait("it trains again", lambda state: bool(state.attempt == 2 and state.gang and state.gang.nodes))
+            assert phase(gang, "newcomer") == "Pending", "who gave its room is before who came later"
+        for gang in gangs:
+            gang.end()
+        reports = [gang.report() for gang in gangs]
+        cluster.wait("the newcomer has its turn", lambda: phase(gangs[0], "newcomer") == "Completed")
+
+    assert len(set(made)) == 3, f"one a second, so that the scheduler can tell them apart: {made}"
+    later = [stamp for stamp in made if stamp != min(made)]
+    assert later == sorted(later), f"the older run first, apart from the first that asked: {made}"
+    for report in reports:
+        assert report.outcome == "done"
+        assert report.lost_steps == 0
+        assert [incident.cause for incident in report.incidents] == ["preemption"]
+
+
+def waits(state: Any) -> bool:
+    return bool(state.attempt == 2 and state.phase == "running" and state.reason)
