@@ -298,6 +298,21 @@ class Report(Document):
     ready_for: int | None = None
 
 
+class Pause(Document):
+    """A person holds the run: faults are noted, and nothing is recovered until the document is taken away.
+
+    Attributes:
+        reason: Why, for people.
+        at_s: Wall clock of whoever asked, epoch seconds.
+    """
+
+    KIND = "rerail.pause"
+
+    run: str
+    reason: str
+    at_s: float
+
+
 class Heartbeat(Document):
     """A hint about progress from rank 0's launch; never truth.
 

@@ -22,6 +22,7 @@ REQUESTS = "requests/"
 SIGNALS = "signals/"
 LEDGER = "ledger/"
 HEARTBEAT = "heartbeat.json"
+PAUSE = "pause.json"
 
 _RUN_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?")
 _COMMIT_KEY = re.compile(r"commits/(\d{6})\.(?:0\.(seal)|1\.(start)|2\.(\d{12}))\.json")

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from rerail.plugins.checkpoint.store import Created, RunStore, Store, all_entries
 from rerail.policies import keys
-from rerail.policies.documents import Certificate, Heartbeat, Mark, Report, Request, digest_of
-from rerail.policies.errors import DamagedError, NotFoundError, SupersededError
+from rerail.policies.documents import Certificate, Heartbeat, Mark, Pause, Report, Request, digest_of
+from rerail.policies.errors import DamagedError, NewerFormatError, NotFoundError, SupersededError
 from rerail.policies.manifest import CertificateRef
 
 _REPORTER = "launch"
@@ -166,6 +166,29 @@ def _keys_after(store: Store, prefix: str, after: str) -> list[str]:
         if page.next_after is None:
             return found
         after = page.next_after
+
+
+def pause_run(run: RunStore, pause: Pause) -> Pause:
+    """Hold the run; returns the pause that stands, which may be somebody's earlier one."""
+    outcome = run.control.create(keys.PAUSE, pause.encode())
+    return pause if isinstance(outcome, Created) else Pause.decode(outcome.data, keys.PAUSE)
+
+
+def resume_run(run: RunStore) -> bool:
+    """Let a paused run go on; whether it was paused."""
+    paused = bool(why_paused(run))
+    run.control.delete((keys.PAUSE,))
+    return paused
+
+
+def why_paused(run: RunStore) -> str:
+    """Why the run is held; empty while it is not. A pause that cannot be read is one."""
+    try:
+        return Pause.decode(run.control.get(keys.PAUSE), f"{run.control.url}: {keys.PAUSE}").reason
+    except NotFoundError:
+        return ""
+    except (DamagedError, NewerFormatError) as error:
+        return f"{error}; `rerail resume` takes it away"
 
 
 def beat(run: RunStore, heartbeat: Heartbeat) -> None:

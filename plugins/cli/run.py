@@ -23,6 +23,7 @@ from rerail.plugins.gang.local import LocalBackend
 from rerail.plugins.gang.submission import submit
 from rerail.plugins.nodes.guard import LocalGuard
 from rerail.plugins.nodes.local import LocalNodes
+from rerail.plugins.nodes.pausing import LocalPause
 from rerail.policies.documents import RunDoc
 from rerail.policies.errors import UsageError
 from rerail.policies.keys import check_run_name
@@ -158,8 +159,17 @@ def run(
         places.add(node, slots)
     progress = Progress()
     guard = LocalGuard(folder.parent / "guard.json")
+    pause = LocalPause(folder.parent)
     supervisor = Supervisor(
-        opened, doc.world_size, pods, places, chosen, guard=guard, on_event=progress.entry, log=progress.line
+        opened,
+        doc.world_size,
+        pods,
+        places,
+        chosen,
+        guard=guard,
+        pause=pause,
+        on_event=progress.entry,
+        log=progress.line,
     )
     progress.line(f"run {run_name} in {address}; logs of ranks in {folder / 'logs'}")
     if name:

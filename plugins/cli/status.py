@@ -50,7 +50,7 @@ def document(found: Located, *, now_s: float) -> dict[str, Any]:
         found: The run.
         now_s: Wall clock, epoch seconds; only for the age of the ranks' last word.
     """
-    from rerail.plugins.checkpoint.notes import read_heartbeat
+    from rerail.plugins.checkpoint.notes import read_heartbeat, why_paused
     from rerail.plugins.checkpoint.resolve import resolve
     from rerail.plugins.cli.driving import attempt_rows, incident_rows
     from rerail.plugins.gang.ledger import newest_entry
@@ -70,6 +70,7 @@ def document(found: Located, *, now_s: float) -> dict[str, Any]:
         "owner": found.doc.owner,
         "phase": state.phase if state else "submitted",
         "reason": state.reason if state else "no supervisor has begun it yet",
+        "paused": why_paused(found.run) or (state.paused if state else "") or None,
         "decided_at_s": entry.at_s if entry else None,
         "note": entry.note if entry else None,
         "attempt": state.attempt if state else None,

@@ -17,6 +17,7 @@ from rerail.plugins.gang.vcjob import VcjobBackend
 from rerail.plugins.gang.volumes import Volumes
 from rerail.plugins.nodes.kube import KubeNodes
 from rerail.plugins.nodes.kube_guard import KubeGuard
+from rerail.plugins.nodes.kube_pausing import KubePause
 from rerail.plugins.volcano import VolcanoClient
 from rerail.policies.documents import RunDoc
 from rerail.policies.errors import RefusedError, UsageError
@@ -167,6 +168,7 @@ def supervised(
         policy,
         layout=backend.shape,
         guard=KubeGuard(client.api, namespace=wanted.guard_namespace),
+        pause=KubePause(client.api, namespace=wanted.guard_namespace),
         owner=wanted.owner,
         on_event=on_event,
         log=log,

@@ -13,7 +13,7 @@ from rerail.plugins.checkpoint.attempts import read_run, seal_attempt, start_att
 from rerail.plugins.checkpoint.notes import add_request
 from rerail.plugins.checkpoint.store import RunStore
 from rerail.plugins.gang import ledger
-from rerail.plugins.gang.ports import Clock, GangBackend, Guard, Nodes
+from rerail.plugins.gang.ports import Clock, GangBackend, Guard, Nodes, Pause
 from rerail.plugins.gang.watch import Watch
 from rerail.plugins.trainer.orders import gang_number
 from rerail.policies.documents import Heartbeat, Seal
@@ -29,7 +29,7 @@ from rerail.policies.errors import (
 from rerail.policies.manifest import Manifest
 from rerail.policies.recovery import RecoveryPolicy
 from rerail.policies.retention import AnyOf, EveryN, LatestN, RetentionPolicy
-from rerail.policies.supervisor.advance import Decision, advance, begin
+from rerail.policies.supervisor.advance import Decision, begin
 from rerail.policies.supervisor.effects import (
     Effect,
     EndGang,
@@ -41,6 +41,7 @@ from rerail.policies.supervisor.effects import (
     SubmitGang,
 )
 from rerail.policies.supervisor.observations import Blocked, Now, Observations
+from rerail.policies.supervisor.pausing import advance, begin_paused
 from rerail.policies.supervisor.reopen import reopen, taken_over
 from rerail.policies.supervisor.state import LedgerEntry, PodShape, RunState
 from rerail.policies.supervisor.suspicion import doubt
@@ -60,6 +61,7 @@ class Supervisor:
         layout: The pods of every gang, where a scheduler places them, for the first decision.
         on_event: Called once for each decision that this supervisor sees, own or other's, oldest first.
         guard: Bounds restarts and fenced nodes of all runs that share it.
+        pause: Holds all runs that share it; a run's own pause stands in its store.
         owner: Who this supervisor drives the run for; empty where nobody asks.
         log: Takes one line about anything that went wrong and is tried again.
         decide: The machine; replaced in tests only.
@@ -73,6 +75,7 @@ class Supervisor:
     layout: tuple[PodShape, ...] = ()
     clock: Clock = field(default_factory=Clock)
     guard: Guard | None = None
+    pause: Pause | None = None
     owner: str = ""
     on_event: Callable[[LedgerEntry], None] = lambda _entry: None
     log: Callable[[str], None] = lambda _line: None
@@ -87,7 +90,7 @@ class Supervisor:
     _last_said: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._watch = Watch(self.run, self.backend, self.nodes, self.clock, self.guard, log=self.log)
+        self._watch = Watch(self.run, self.backend, self.nodes, self.clock, self.guard, self.pause, log=self.log)
 
     def ask_stop(self, reason: str) -> None:
         """Ask for the run's end: the gang is ended with its grace, and the run stops with ``reason``."""
@@ -154,6 +157,7 @@ class Supervisor:
             RerailError: As ``drive``.
         """
         try:
+            self._watch.see_pause()
             entry = self._newest()
             self._perform(entry)
             seen = self._watch.look(entry.state)
@@ -181,11 +185,7 @@ class Supervisor:
             )
         while entry is None:
             read_run(self.run)
-            now = Now(wall_s=self.clock.wall_s(), phase_s=0.0)
-            first = begin(
-                self.run.run, self.world_size, nodes=self.nodes.views(), now=now, layout=self.layout, owner=self.owner
-            )
-            self._append(0, first)
+            self._append(0, self._first())
             entry = ledger.newest_entry(self.run)
         if self._entry is None or entry.number != self._entry.number:
             self._owe()
@@ -193,6 +193,15 @@ class Supervisor:
             self._tell(entry)
         self._entry = entry
         return entry
+
+    def _first(self) -> Decision:
+        """The first decision of the run."""
+        if paused := self._watch.paused:
+            return begin_paused(self.run.run, self.world_size, paused, layout=self.layout, owner=self.owner)
+        now = Now(wall_s=self.clock.wall_s(), phase_s=0.0)
+        return begin(
+            self.run.run, self.world_size, nodes=self.nodes.views(), now=now, layout=self.layout, owner=self.owner
+        )
 
     def _append(self, number: int, decision: Decision) -> None:
         """Write the decision, or find that somebody decided first: then theirs counts, and this one never was."""
@@ -236,6 +245,8 @@ class Supervisor:
                 self._owed.append(effect)
 
     def _pay(self) -> None:
+        if self._watch.paused:
+            return
         for effect in tuple(self._owed):
             try:
                 self._mark(effect)
@@ -256,6 +267,8 @@ class Supervisor:
             case EndGang():
                 return self.backend.end(effect.gang, effect.grace_s)
             case MarkNode():
+                if self._watch.paused:
+                    return False
                 self._mark(effect)
             case RequestSave():
                 add_request(
@@ -385,6 +398,8 @@ class Supervisor:
                 "The gang was left as it is: run the same command again once the store answers"
             ) from error
         state = self._entry.state
+        if self._watch.paused:
+            return state
         self._end_others(state)
         seen = self._watch.look_without_store(state)
         decision = self._decided(self._entry, seen)

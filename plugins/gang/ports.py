@@ -99,6 +99,15 @@ class Guard(Protocol):
         ...
 
 
+@runtime_checkable
+class Pause(Protocol):
+    """A switch for all runs of one machine or cluster. ``RerailError`` means no answer: what was said last counts."""
+
+    def why(self) -> str:
+        """Why no run may be recovered now; empty while all may."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Clock:
     """Time as the executor uses it, replaced as a whole by simulations.

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rerail.plugins.checkpoint.attempts import read_start
-from rerail.plugins.checkpoint.notes import read_heartbeat, read_reports
+from rerail.plugins.checkpoint.notes import read_heartbeat, read_reports, why_paused
 from rerail.plugins.checkpoint.store import RunStore
-from rerail.plugins.gang.ports import Clock, GangBackend, Guard, HoldsVolumes, Nodes
+from rerail.plugins.gang.ports import Clock, GangBackend, Guard, HoldsVolumes, Nodes, Pause
 from rerail.policies import keys
 from rerail.policies.documents import Heartbeat, RankExit, Start
 from rerail.policies.errors import DamagedError, NotFoundError, RerailError, TransientError
@@ -38,6 +38,8 @@ class Watch:
     Attributes:
         blocked: Why the start of the state's attempt could not be written, as the executor met it.
         guard: Bounds restarts and fenced nodes of all runs together; None where nothing is shared.
+        pause: Of all runs together; None where nothing is shared.
+        paused: Why nothing may be recovered now, as it was seen last; empty while all goes on.
         stop_asked: A person asked for the run's end, with the reason; empty otherwise.
         log: Takes one line where the backend ceases to answer, and one where it answers again.
     """
@@ -47,6 +49,8 @@ class Watch:
     nodes: Nodes
     clock: Clock
     guard: Guard | None = None
+    pause: Pause | None = None
+    paused: str = ""
     blocked: Blocked | None = None
     stop_asked: str = ""
     log: Callable[[str], None] = lambda _line: None
@@ -58,6 +62,8 @@ class Watch:
     _step: tuple[tuple[int, int | None], float] = ((0, None), 0.0)
     _beat: Heartbeat | None = None
     _waits_since: tuple[str, float] | None = None
+    _paused_all: str = ""
+    _pause_unseen: bool = False
 
     @property
     def beat(self) -> Heartbeat | None:
@@ -70,6 +76,24 @@ class Watch:
         if self._phase[0] != state.phase_number:
             self._phase = (state.phase_number, at_s)
         return Now(wall_s=self.clock.wall_s(), phase_s=at_s - self._phase[1])
+
+    def see_pause(self) -> str:
+        """Look whether a person paused the run, or all of them.
+
+        Raises:
+            TransientError: The store does not answer.
+        """
+        if self.pause is not None:
+            try:
+                self._paused_all = self.pause.why()
+                self._pause_unseen = False
+            except RerailError as error:
+                if not self._pause_unseen:
+                    self.log(f"whether all runs are paused cannot be told, and what was seen last counts: {error}")
+                self._pause_unseen = True
+        self.paused = self.paused or self._paused_all  # should the store not answer
+        self.paused = why_paused(self.run) or self._paused_all
+        return self.paused
 
     def look(self, state: RunState) -> Observations:
         """Everything that can be seen now.
@@ -117,12 +141,13 @@ class Watch:
             signals=self._signals(),
             nodes=nodes,
             hold=self._hold(state, gang, nodes),
+            paused=self.paused,
             stop_asked=self.stop_asked,
         )
 
     def _hold(self, state: RunState, gang: GangView | None, nodes: tuple[NodeView, ...] | None) -> str:
         """Ask the guard only where the next gang could start now: a token is a permission to start, not a wish."""
-        if state.phase not in ("ending", "waiting") or (gang is not None and gang.alive):
+        if self.paused or state.phase not in ("ending", "waiting") or (gang is not None and gang.alive):
             return ""
         held = self._held_volume(state, nodes)
         if held or self.guard is None:

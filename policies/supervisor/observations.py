@@ -124,6 +124,7 @@ class Observations(Value):
         signals: Fault signals about any node, each with a key of its own.
         nodes: None where nobody may look at nodes (then capacity is the scheduler's business alone).
         hold: Why the guard across runs lets no further gang start now; empty while one may.
+        paused: Why nothing may be recovered now: a person's pause, of this run or of all; empty while it goes on.
         stop_asked: A person or the owner asked for the run's end, with their reason.
     """
 
@@ -140,6 +141,7 @@ class Observations(Value):
     signals: tuple[FaultSignal, ...] = ()
     nodes: tuple[NodeView, ...] | None = None
     hold: str = ""
+    paused: str = ""
     stop_asked: str = ""
 
 

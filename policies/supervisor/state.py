@@ -170,6 +170,7 @@ class RunState(Value):
         quarantined: Nodes that this run keeps away from, with the reason.
         stop_for: Why the run stops once its gang is ended, where its end is known to come again; empty otherwise.
         reason: Why the run waits or stopped, in words for people, with the way out.
+        paused: Why a person holds the run, and what is held back; empty while it goes on.
         owner: Who drives the run, where that is known here: ``run.json`` names who created it, this who took it over.
     """
 
@@ -190,6 +191,7 @@ class RunState(Value):
     quarantined: dict[str, str] = Field(default_factory=dict)
     stop_for: str = ""
     reason: str = ""
+    paused: str = ""
     finished_at_s: float | None = None
 
 
