@@ -123,6 +123,7 @@ def guarded_step(
     template_ref: TemplateRef | None = None,
     arguments: Mapping[str, str] | None = None,
     retries: int | str = 3,
+    settle_s: int | str = 30,
     rerail_image: str = IMAGE,
     inline: Workflow | None = None,
     cluster_scope: bool = False,
@@ -137,6 +138,7 @@ def guarded_step(
         template_ref: Or in a WorkflowTemplate.
         arguments: For the step; needs ``inline``, since the library's wrapper does not know them.
         retries: How often it is tried again.
+        settle_s: Seconds for which a failed step's node is looked at: its agent may be later than the failure.
         rerail_image: Of Rerail's own steps.
         inline: Put the wrapper into this workflow instead of referring to the library.
         cluster_scope: The library is there as ClusterWorkflowTemplates.
@@ -162,7 +164,7 @@ def guarded_step(
         return retry.guard_templates(prefix=prefix, template=template, template_ref=template_ref, arguments=arguments)
 
     library = (retry.NAME, retry.ENTRY)
-    passed = own | {"retries": str(retries), "rerail-image": rerail_image}
+    passed = own | {"retries": str(retries), "settle-s": str(settle_s), "rerail-image": rerail_image}
     return _task(name, library, passed, templates, inline, cluster_scope=cluster_scope, depends=depends, when=when)
 
 

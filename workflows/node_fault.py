@@ -51,7 +51,7 @@ def _dag() -> DAG:
             name="mark",
             template="mark",
             depends="judge.Succeeded",
-            when=f"'{judged}' == 'node'",
+            when=f"'{judged}' != 'none'",
             arguments=given(
                 *names((NODE, RERAIL_IMAGE)),
                 incident="{{tasks.judge.outputs.parameters.incident}}",

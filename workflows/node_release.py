@@ -41,7 +41,13 @@ APPROVE_WITHIN: Final = Setting(
 BY: Final = Setting(
     name="by", description="The person in whose name a repeat offender is released, once its device was replaced."
 )
-SETTINGS: Final = (NODE, VERIFY_IMAGE, VERIFY_COMMAND, GPUS, APPROVAL, APPROVE_WITHIN, BY, RERAIL_IMAGE)
+UNCORDON: Final = Setting(
+    name="uncordon",
+    default="true",
+    choices=("true", "false"),
+    description="Whether the cordon is taken off as well, which the drain of rerail-node-fault put on.",
+)
+SETTINGS: Final = (NODE, VERIFY_IMAGE, VERIFY_COMMAND, GPUS, APPROVAL, APPROVE_WITHIN, BY, UNCORDON, RERAIL_IMAGE)
 
 
 def release_templates() -> list[DAG | Container | Suspend]:
@@ -82,7 +88,7 @@ def _dag() -> DAG:
             name="give-back",
             template="give-back",
             depends="verify.Succeeded && (approve.Succeeded || approve.Skipped)",
-            arguments=given(*names((NODE, APPROVAL, BY, RERAIL_IMAGE)), answer=answer),
+            arguments=given(*names((NODE, APPROVAL, BY, UNCORDON, RERAIL_IMAGE)), answer=answer),
         )
     return dag
 
@@ -138,7 +144,7 @@ def _release() -> Container:
     return step(
         "give-back",
         ["step", "node-release"],
-        inputs=[*names((NODE, APPROVAL, BY)), "answer"],
+        inputs=[*names((NODE, APPROVAL, BY, UNCORDON)), "answer"],
         outputs={"released": "false", "words": ""},
         account=NODE_KEEPER,
     )

@@ -11,12 +11,15 @@ reader       writes reports: it needs the store, and nothing of the cluster
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from rerail.plugins.evict.rights import DRAIN, EVICT, LOOK_AT_NODES
 from rerail.plugins.gang.rights import LOOK_AT_QUEUES, WITH_GROUPS, WITH_JOBS
 from rerail.plugins.gang.volumes import READ_ATTACHMENTS, READ_CLAIMS
-from rerail.plugins.kube.resources import EVENTS, NODES, PODS, ResourceType
+from rerail.plugins.kube.resources import EVENTS, PODS, ResourceType
 from rerail.plugins.kube.rights import cluster_role, role, rules
 from rerail.plugins.nodes.kube_guard import NAME as GUARD_NAME
 from rerail.plugins.nodes.rights import GUARD, LOOK_AND_MARK, MAKE_GUARD
+from rerail.plugins.steps.failover import DEPLOYMENTS
+from rerail.plugins.steps.workflow import WORKFLOWS
 from rerail.workflows.accounts import LAUNCHER, NODE_KEEPER, PRE_EVICT, READER, REAPER, RUNNER
 from rerail.workflows.naming import LABELS
 
@@ -31,18 +34,13 @@ def _argo(plural: str, kind: str) -> ResourceType:
     return ResourceType("argoproj.io", "v1alpha1", plural, kind, product="Argo Workflows")
 
 
-WORKFLOWS: Final = _argo("workflows", "Workflow")
-TASK_RESULTS: Final = _argo("workflowtaskresults", "WorkflowTaskResult")
+_TASK_RESULTS: Final = _argo("workflowtaskresults", "WorkflowTaskResult")
 _TEMPLATES: Final = _argo("workflowtemplates", "WorkflowTemplate")
 _CRONS: Final = _argo("cronworkflows", "CronWorkflow")
-_EVICTIONS: Final = ResourceType("", "v1", "pods/eviction", "Eviction")
 _LOGS: Final = ResourceType("", "v1", "pods/log", "Pod")
-_DEPLOYMENTS: Final = ResourceType("apps", "v1", "deployments", "Deployment")
 
-_EXECUTOR: Final[Verbs] = {TASK_RESULTS: ("create", "patch")}
+_EXECUTOR: Final[Verbs] = {_TASK_RESULTS: ("create", "patch")}
 """Every pod of a workflow tells the controller its outputs by these."""
-
-_EVICT: Final[Verbs] = {PODS: ("list", "watch"), _EVICTIONS: ("create",)}
 
 DUTIES: Final[Mapping[str, str]] = {
     LAUNCHER: "submits, stops and looks at workflows of the library",
@@ -75,22 +73,22 @@ IN_NAMESPACE: Final[Mapping[str, Verbs]] = {
         EVENTS: ("list",),
     },
     RUNNER: united(_EXECUTOR, _RUN, {WORKFLOWS: ("get", "patch"), EVENTS: ("create",)}),
-    PRE_EVICT: united(_EXECUTOR, _EVICT),
-    REAPER: united(_EXECUTOR, _RUN, _EVICT, {WORKFLOWS: ("get", "list"), EVENTS: ("create",)}),
-    NODE_KEEPER: united(_EXECUTOR, {WORKFLOWS: ("get",), EVENTS: ("create",), _DEPLOYMENTS: ("get",)}),
+    PRE_EVICT: united(_EXECUTOR, EVICT),
+    REAPER: united(_EXECUTOR, _RUN, {WORKFLOWS: ("get",)}),
+    NODE_KEEPER: united(_EXECUTOR, EVICT, {WORKFLOWS: ("get",), DEPLOYMENTS: ("get",)}),
     READER: _EXECUTOR,
 }
-"""Rights in the namespace of the workflows. Runner and reaper have those on the guard's ConfigMap besides."""
+"""Rights in the namespace of the workflows. Those in ``_GUARDED`` have those on the guard's ConfigMap besides."""
 
 IN_CLUSTER: Final[Mapping[str, Verbs]] = {
     RUNNER: united(LOOK_AT_QUEUES, LOOK_AND_MARK, READ_ATTACHMENTS),
-    PRE_EVICT: {NODES: ("get",)},
-    REAPER: united(LOOK_AT_QUEUES, {NODES: ("get", "list", "watch")}),
-    NODE_KEEPER: united(LOOK_AND_MARK, _EVICT),
+    PRE_EVICT: LOOK_AT_NODES,
+    REAPER: united(LOOK_AT_QUEUES, LOOK_AND_MARK),
+    NODE_KEEPER: united(LOOK_AND_MARK, DRAIN),
 }
 """Rights in the whole cluster. Without them gangs run, and no fault of a node is seen."""
 
-_GUARDED: Final = (RUNNER, REAPER)
+_GUARDED: Final = (RUNNER, REAPER, NODE_KEEPER)
 
 
 def accounts() -> list[Document]:

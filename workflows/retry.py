@@ -29,7 +29,12 @@ TEMPLATE: Final = Setting(
     name="template", default=None, description="The template in it. Its inputs need defaults; a container or a DAG."
 )
 RETRIES: Final = Setting(name="retries", default="3", description="How often it is tried again, on other nodes.")
-RETRY: Final = (RETRIES, RERAIL_IMAGE)
+SETTLE: Final = Setting(
+    name="settle-s",
+    default="30",
+    description="Seconds for which a failed step's node is looked at: its agent may be later than the failure.",
+)
+RETRY: Final = (RETRIES, SETTLE, RERAIL_IMAGE)
 SETTINGS: Final = (LIBRARY, TEMPLATE, *RETRY)
 
 GAVE_UP: Final = "give-up"
@@ -122,7 +127,7 @@ def _try(prefix: str, settings: tuple[Setting, ...], taken: tuple[str, ...], ref
             name="assess",
             template=f"{prefix}assess",
             depends="(step.Failed || step.Errored)",
-            arguments=given(RERAIL_IMAGE.name, node_id="{{tasks.step.id}}", retry="{{retries}}"),
+            arguments=given(RERAIL_IMAGE.name, SETTLE.name, node_id="{{tasks.step.id}}", retry="{{retries}}"),
         )
     return dag
 
@@ -131,7 +136,7 @@ def _assess(prefix: str) -> Container:
     return step(
         f"{prefix}assess",
         ["step", "retry-assess"],
-        inputs=["node-id", "retry"],
+        inputs=["node-id", "retry", SETTLE.name],
         outputs={"outcome": GAVE_UP, "words": ""},
         account=NODE_KEEPER,
     )

@@ -1,52 +1,22 @@
 """``rerail step ...``: what the containers of the Argo templates run. Parameters come as environment, RERAIL_<NAME>."""
 
-import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import ExitStack
 
 import typer
 
-from rerail.policies.errors import RerailError, UsageError
-
-if TYPE_CHECKING:
-    from rerail.plugins.steps.inputs import Inputs
-    from rerail.plugins.steps.outputs import Outputs
-
-OutputsOption = Annotated[
-    Path,
-    typer.Option("--outputs", envvar="RERAIL_OUTPUTS", metavar="DIR", help="Where output parameters are written."),
-]
-FOLDER = Path("/tmp/rerail")  # noqa: S108  # an emptyDir of the pod's own
+from rerail.plugins.cli.step_nodes import add
+from rerail.plugins.cli.step_telling import FOLDER, OutputsOption, reachable, required, say, telling
 
 app = typer.Typer(
     help="Steps of the Argo templates. Parameters come as environment: RERAIL_STORE, RERAIL_RUN, RERAIL_MANIFEST, ...",
     no_args_is_help=True,
 )
+add(app)
 
 
 def register(root: typer.Typer) -> None:
     """Add the commands."""
     root.add_typer(app, name="step", hidden=True)
-
-
-def _say(line: str) -> None:
-    typer.echo(line, err=True)
-
-
-@contextmanager
-def _telling(outputs: Path) -> Iterator[tuple["Inputs", "Outputs"]]:
-    """The step's inputs and outputs; an error becomes the pod's last words before it ends the command."""
-    from rerail.plugins.steps.inputs import Inputs
-
-    inputs = Inputs.of(os.environ)
-    told = inputs.outputs(outputs)
-    try:
-        yield inputs, told
-    except RerailError as error:
-        told.words(f"{error.headline}: {error}")
-        raise
 
 
 @app.command("resolve")
@@ -57,9 +27,9 @@ def resolve(*, outputs: OutputsOption = FOLDER) -> None:
     """
     from rerail.plugins.steps.resolve import perform
 
-    with _telling(outputs) as (inputs, told), ExitStack() as held:
-        found = perform(inputs, told, _required(held))
-    _say(f"{found.how}: attempt {found.attempt} from step {found.from_step}: {found.words}")
+    with telling(outputs) as (inputs, told), ExitStack() as held:
+        found = perform(inputs, told, required(held))
+    say(f"{found.how}: attempt {found.attempt} from step {found.from_step}: {found.words}")
 
 
 @app.command("run")
@@ -71,9 +41,9 @@ def run(*, outputs: OutputsOption = FOLDER) -> None:
     """
     from rerail.plugins.steps.run import RunStep
 
-    with _telling(outputs) as (inputs, told):
+    with telling(outputs) as (inputs, told):
         code = RunStep(
-            inputs, told, log=_say, on_event=lambda entry: _say(f"{entry.state.phase:<9} {entry.note}")
+            inputs, told, log=say, on_event=lambda entry: say(f"{entry.state.phase:<9} {entry.note}")
         ).perform()
     raise typer.Exit(int(code))
 
@@ -83,9 +53,9 @@ def assess(*, outputs: OutputsOption = FOLDER) -> None:
     """Decide what follows a step that did not succeed; always exits with 0."""
     from rerail.plugins.steps.assess import perform
 
-    with _telling(outputs) as (inputs, told), ExitStack() as held:
-        found = perform(inputs, told, _api(held), log=_say)
-    _say(f"{found.decision}: {found.words}")
+    with telling(outputs) as (inputs, told), ExitStack() as held:
+        found = perform(inputs, told, reachable(held), log=say)
+    say(f"{found.decision}: {found.words}")
 
 
 @app.command("give-up")
@@ -93,9 +63,9 @@ def give_up(*, outputs: OutputsOption = FOLDER) -> None:
     """Say why the run ends without success, and exit with 1."""
     from rerail.plugins.steps.assess import give_up as perform
 
-    with _telling(outputs) as (inputs, told), ExitStack() as held:
-        words = perform(inputs, told, _api(held), log=_say)
-    _say(words)
+    with telling(outputs) as (inputs, told), ExitStack() as held:
+        words = perform(inputs, told, reachable(held), log=say)
+    say(words)
     raise typer.Exit(1)
 
 
@@ -105,11 +75,11 @@ def report(*, outputs: OutputsOption = FOLDER) -> None:
     from rerail.plugins.steps.farewell import end_gang
     from rerail.plugins.steps.report import perform
 
-    with _telling(outputs) as (inputs, told), ExitStack() as held:
-        ended = end_gang(inputs, log=_say)
+    with telling(outputs) as (inputs, told), ExitStack() as held:
+        ended = end_gang(inputs, log=say)
         if ended:
-            _say(ended)
-        perform(inputs, told, _api(held), log=_say)
+            say(ended)
+        perform(inputs, told, reachable(held), log=say)
 
 
 @app.command("reap")
@@ -121,27 +91,10 @@ def reap(*, outputs: OutputsOption = FOLDER) -> None:
     from rerail.plugins.steps.reap import Reaper
     from rerail.plugins.volcano import VolcanoClient
 
-    with _telling(outputs) as (inputs, told):
+    with telling(outputs) as (inputs, told):
         namespace = inputs.text("namespace") or None
         with VolcanoClient.connect(namespace=namespace) as client:
-            done = Reaper(client, client.api.namespace, inputs.deadline_s, log=_say).perform()
+            done = Reaper(client, client.api.namespace, inputs.deadline_s, log=say).perform()
         told.words("; ".join(f"{one.run}: {one.words}" for one in done) or "nothing to do")
     if any(one.failed for one in done):
         raise typer.Exit(1)
-
-
-def _required(held: ExitStack) -> Any:
-    from rerail.plugins.kube.api import KubeApi
-
-    api = KubeApi.connect()
-    held.callback(api.close)
-    return api
-
-
-def _api(held: ExitStack) -> Any:
-    """The API server; None where there is no way to it."""
-    try:
-        return _required(held)
-    except UsageError as error:
-        _say(str(error))
-        return None

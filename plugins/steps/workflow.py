@@ -79,6 +79,16 @@ def last_run(api: KubeApi, workflow: WorkflowRef, run: str) -> LastRun | None:
     return LastRun(exit_code=str(code or ""), message=str(newest.get("message") or ""))
 
 
+def nodes_of_workflow(api: KubeApi, workflow: WorkflowRef) -> dict[str, Obj]:
+    """The Workflow's nodes by their id; none where it is gone, or keeps them in a database.
+
+    Raises:
+        As ``read_workflow``.
+    """
+    found = _read(api, workflow)
+    return {str(node["id"]): node for node in _nodes((found or {}).get("status") or {})}
+
+
 def _nodes(status: Obj) -> Iterator[Obj]:
     """The Workflow's nodes; a large one holds them compressed. One that keeps them in a database shows none."""
     packed = status.get("compressedNodes")

@@ -51,9 +51,9 @@ def test_only_the_runner_the_reaper_and_nobody_else_make_gangs():
     assert makers == {"rerail-runner", "rerail-reaper"}
 
 
-def test_only_runner_and_node_keeper_change_nodes():
+def test_only_who_supervises_gangs_or_keeps_nodes_changes_them():
     changers = {name for name in IN_CLUSTER if ("", "nodes", "patch") in allowed("ClusterRole", name)}
-    assert changers == {"rerail-runner", "rerail-node-keeper"}
+    assert changers == {"rerail-runner", "rerail-reaper", "rerail-node-keeper"}
 
 
 def test_the_reader_may_do_nothing_else():
@@ -73,7 +73,7 @@ def test_the_runner_may_do_what_both_backends_need():
 
 
 def test_the_guard_is_bound_to_its_name():
-    for account in ("rerail-runner", "rerail-reaper"):
+    for account in ("rerail-runner", "rerail-reaper", "rerail-node-keeper"):
         rules = [rule for rule in rules_of("Role", account) if rule["resources"] == ["configmaps"]]
         assert {tuple(rule["verbs"]): rule.get("resourceNames") for rule in rules} == {
             ("get", "update"): ["rerail-guard"],
