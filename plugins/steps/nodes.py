@@ -90,10 +90,9 @@ def judged(node: Obj, *, source: str, now_s: float) -> Judged:
 
 
 def signals_of(node: Obj, *, source: str, now_s: float) -> tuple[FaultSignal, ...]:
-    """The faults that stand in a node's conditions now."""
+    """What a node's conditions tell now: faults, and what takes them back."""
     readings = read_conditions(node, load_conditions(), read_at_s=now_s)
-    told = [one for reading in readings if reading.standing == "fault" for one in reading.signals]
-    return tuple(one for one in told if source in (SOURCES[0], one.source))
+    return tuple(one for reading in readings for one in reading.signals if source in (SOURCES[0], one.source))
 
 
 def mark(inputs: Inputs, outputs: Outputs, api: KubeApi) -> str:
