@@ -30,7 +30,7 @@ from rerail.policies.keys import check_run_name
 from rerail.policies.recovery import RecoveryPolicy
 from rerail.policies.supervisor.reopen import begin_forked
 
-LOCAL_POLICY = RecoveryPolicy(poll_s=0.2, capacity_wait_s=30.0)
+LOCAL_POLICY = RecoveryPolicy(poll_s=0.2, capacity_wait_s=30.0, yielded_wait_s=30.0)
 """For one machine: nobody brings a node back, so capacity is not waited for long."""
 
 

@@ -121,6 +121,7 @@ def plan_of(seed: int, *, faults: tuple[str, ...] | None = None, calm: bool = Fa
             backoff_s=0.5,
             backoff_max_s=2.0,
             capacity_wait_s=15.0,
+            yielded_wait_s=20.0,
             store_wait_s=25.0,
             poll_s=0.6,
             max_attempts=14,
