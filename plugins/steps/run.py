@@ -21,6 +21,7 @@ from rerail.plugins.steps.inputs import Inputs
 from rerail.plugins.steps.outputs import Outputs
 from rerail.plugins.steps.workflow import annotate, read_workflow, tell
 from rerail.plugins.volcano import VolcanoClient
+from rerail.policies.documents import Heartbeat
 from rerail.policies.errors import NotFoundError, RefusedError, RerailError, TransientError
 from rerail.policies.handover import StepExit, gang_of_step, may_reopen, outcome, told
 from rerail.policies.owners import WorkflowRef, not_yours
@@ -113,14 +114,12 @@ class RunStep:
             assert state is not None
             if not gang and state.gang is not None and (not reopened or state.phase_number > begun + 1):
                 gang = state.gang.name
-            beat = supervisor.heartbeat
-            if beat is not None and beat.total_steps:
-                with suppress(OSError):
-                    self.outputs.progress(beat.step, beat.total_steps)
+            self._progress(supervisor.heartbeat)
             handed = outcome(gang, state, settled=supervisor.settled) == "next"
             return handed or self._leaving.told or not self._is_ours(state, workflow)
 
         state = supervisor.drive(until=over)
+        self._progress(supervisor.heartbeat, done=state.phase == "done")
         if not self._is_ours(state, workflow):
             raise RefusedError(not_yours(state.run, owner=state.owner, asked=workflow.owner))
         found = outcome(gang, state, settled=supervisor.settled)
@@ -176,6 +175,12 @@ class RunStep:
         self.outputs.write(outcome="stopped", attempt=state.attempt)
         self.outputs.words(told(state))
         return StepExit.STOPPED
+
+    def _progress(self, beat: Heartbeat | None, *, done: bool = False) -> None:
+        """Move the progress bar; nothing depends on it."""
+        if beat is not None and beat.total_steps:
+            with suppress(OSError):
+                self.outputs.progress(beat.total_steps if done else beat.step, beat.total_steps)
 
     def _tell(self, found: str, state: RunState, api: KubeApi) -> StepExit:
         words = told(state)

@@ -162,7 +162,8 @@ def _stopped(state: RunState, reason: str, now: Now) -> Decision:
 def _stop_on_request(state: RunState, seen: Observations, policy: RecoveryPolicy, now: Now) -> Decision:
     reason = f"asked to stop: {seen.stop_asked}"
     if state.gang is None or seen.gang is None or not seen.gang.alive:
-        return _stopped(state, reason, now)
+        went = seen.gang is not None and state.phase in ("running", "saving", "preparing")
+        return _stopped(records.ended(state, seen, now=now) if went else state, reason, now)
     ended = _enter(state, "ending", reason=reason)
     effect = EndGang(gang=state.gang.name, grace_s=policy.end_grace_s, reason=reason)
     return Decision(state=ended, effects=(effect,), note=f"ending gang {state.gang.name}: {reason}")
