@@ -191,6 +191,18 @@ def test_a_full_window_holds_also_who_is_first_in_line():
     assert not come_back(GuardState(), "a", 1.0, 0.0).hold
 
 
+def test_a_place_in_line_is_kept_for_as_long_as_its_run_asks():
+    policy = POLICY.model_copy(update={"submissions": 1})
+    state = ask_submission(GuardState(), policy, run="f", attempt=2, now_s=0.0).state
+    state = come_back(state, "a", 1.0, 1.0, policy).state
+    state = ask_submission(state, policy, run="f", attempt=3, now_s=105.0).state
+    state = come_back(state, "a", 1.0, 150.0, policy).state
+    assert come_back(state, "b", 2.0, 210.0, policy).hold == IN_LINE
+    gone = come_back(state, "b", 2.0, 400.0, policy)
+    assert not gone.hold
+    assert gone.state.line == (), "who does not ask any more is forgotten"
+
+
 def test_the_guard_of_a_machine_keeps_the_line(tmp_path):
     now = [100.0]
     guard = LocalGuard(tmp_path / "guard.json", wall_s=lambda: now[0])
