@@ -41,13 +41,13 @@ def register(app: typer.Typer) -> None:
 
 def run(
     command: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="COMMAND [ARGUMENT ...] | FILE",
             show_default=False,
             help="What each rank runs on this machine; or, with another backend, the manifest: a vcjob or a Run.",
         ),
-    ],
+    ] = None,
     *,
     nproc: Annotated[int, typer.Option("--nproc", "-n", min=1, help="Ranks: processes of COMMAND.")] = 1,
     name: Annotated[
@@ -99,6 +99,9 @@ def run(
         bool, typer.Option("--dry-run", help="Cluster: show what would be changed in the manifest, and run nothing.")
     ] = False,
     take_over: Annotated[bool, typer.Option("--take-over", help="Drive a run that another owner created.")] = False,
+    observe: Annotated[
+        bool, typer.Option("--observe", help="Look at --run NAME, say what would be done for it, and touch nothing.")
+    ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run COMMAND as a gang on this machine, or a manifest's gang in a cluster, and go on after faults.
@@ -110,6 +113,21 @@ def run(
 
     Exit codes: 0 done, 1 stopped with a reason, 2 bad input, 3 resume blocked or store unreachable, 5 another owner.
     """
+    command = _asked(command, observe=observe, other=bool(dry_run or take_over or fork or nodes or policy))
+    if observe:
+        from rerail.plugins.cli.observe import observe as look
+
+        look(
+            name,
+            backend=backend,
+            store=store,
+            control=control,
+            namespace=namespace,
+            guard_namespace=guard_namespace,
+            state=state,
+            output=output,
+        )
+        return
     if backend != "local":
         from rerail.plugins.cli import run_cluster
 
@@ -182,6 +200,17 @@ def run(
         again=f"rerail run --run {run_name} --store {address} ...",
         logs=str(folder / "logs"),
     )
+
+
+def _asked(command: list[str] | None, *, observe: bool, other: bool) -> list[str]:
+    """What each rank runs; nothing where a run is only looked at."""
+    if observe and (command or other):
+        raise UsageError(
+            "--observe takes --run, and where that is: --store, --control, --backend, --namespace, --state"
+        )
+    if not observe and not command:
+        raise UsageError("give COMMAND, what each rank runs: rerail run --nproc 4 -- python train.py")
+    return command or []
 
 
 def _new_name(command: list[str]) -> str:

@@ -6,9 +6,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from rerail.plugins.checkpoint.attempts import read_run
 from rerail.plugins.checkpoint.open import open_run
+from rerail.plugins.checkpoint.store import RunStore
 from rerail.plugins.gang.cluster import GangWatch
 from rerail.plugins.gang.executor import Supervisor
+from rerail.plugins.gang.observing import Observer
 from rerail.plugins.gang.podgroup import PodGroupBackend
 from rerail.plugins.gang.pods import PodMemory
 from rerail.plugins.gang.rights import refuse_missing
@@ -156,7 +159,7 @@ def supervised(
         owner=wanted.owner,
         priority_class=wanted.priority_class,
     )
-    nodes = held.enter_context(_nodes(workload, client, log))
+    nodes = held.enter_context(nodes_of(workload, client, log))
     backend = cluster_backend(stands, client, nodes=nodes)
     backend.volumes = Volumes(client.api, workload.claims, nodes.ready, log)
     held.enter_context(backend.watch)
@@ -178,6 +181,46 @@ def supervised(
     return supervisor
 
 
+def observed(
+    run: RunStore,
+    client: VolcanoClient,
+    held: ExitStack,
+    *,
+    kind: str,
+    store: str,
+    guard_namespace: str | None = None,
+    log: Log,
+    on_event: Callable[[LedgerEntry], None] = lambda _entry: None,
+) -> Observer:
+    """What looks at a run that exists, and touches nothing.
+
+    Args:
+        run: The run's stores.
+        client: Volcano's API, in the namespace of the gangs.
+        held: Keeps the watches of gangs and nodes running.
+        kind: Of the gangs' backend.
+        store: Address of the run's store.
+        guard_namespace: Of the ConfigMap that may pause all runs; None where the gangs are.
+        log: Takes what would be decided, and trouble.
+        on_event: Takes each decision that somebody wrote.
+
+    Raises:
+        UsageError: The run was begun on one machine.
+    """
+    doc = read_run(run)
+    if doc.workload is None:
+        raise UsageError(f"run {run.run!r} was begun on one machine; leave --backend {kind} out")
+    where = f"run.json of run {run.run!r}"
+    workload = read_workload(dict(doc.workload), where, run=run.run)
+    policy = RecoveryPolicy.from_mapping(dict(doc.policy), where)
+    nodes = held.enter_context(nodes_of(workload, client, log))
+    wanted = Wanted(kind=kind, workload=workload, store=store, control=None, policy=policy, owner=doc.owner)
+    backend = cluster_backend(wanted, client, nodes=nodes)
+    held.enter_context(backend.watch)
+    pause = KubePause(client.api, namespace=guard_namespace)
+    return Observer(run, backend, nodes, policy, pause=pause, on_event=on_event, log=log)
+
+
 def _check(wanted: Wanted, standing: RunDoc) -> None:
     """Whether the run that stands is the one that was meant."""
     another = "or choose another --run name for a new run"
@@ -187,7 +230,8 @@ def _check(wanted: Wanted, standing: RunDoc) -> None:
         raise UsageError(f"run {standing.run!r} has a policy of its own in run.json; leave --policy out, {another}")
 
 
-def _nodes(workload: Workload, client: VolcanoClient, log: Log) -> KubeNodes:
+def nodes_of(workload: Workload, client: VolcanoClient, log: Log) -> KubeNodes:
+    """The nodes as the pods of a workload may use them; without the count of what is free there."""
     first = next(task for task in workload.tasks if task.ranks_per_pod)
     return KubeNodes(
         client.api,
