@@ -6,7 +6,7 @@ the other one let go. What stands in the cluster is compared with what should st
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, NamedTuple, Self
@@ -101,6 +101,7 @@ class Locks:
     _lets: dict[str, _Let] = field(default_factory=dict)
     _told: dict[str, bool] = field(default_factory=dict)
     _began_s: float = math.inf
+    _looked_s: float = -math.inf
     _next_s: float = -math.inf
 
     def __post_init__(self) -> None:
@@ -140,12 +141,9 @@ class Locks:
         locked = {group.key: group for group in self.decider.gangs.groups() if group.locked}
         for key in self._lets.keys() - locked.keys():
             del self._lets[key]
-        for key in self._told.keys() - locked.keys():
-            del self._told[key]
-        waiting = self._waiting(now_s)
-        if not locked or not waiting:
-            return
-        holders = tuple(self._holders(locked))
+        priorities = self._priorities()
+        waiting = self._waiting(now_s, priorities) if locked else []
+        holders = tuple(self._holders(locked, priorities))
         shares = dict(self._queues.values())
         hold_s = self.decider.book.hold_s
         for who in starving(waiting, now_s, starve_s=self.starve_s):
@@ -157,6 +155,7 @@ class Locks:
                 self.decider.metrics.count("decisions", verb="lock", kind="consent" if answer.consent else "hold")
                 if answer.consent:
                     self._lets[holder.key] = _Let(now_s, who.key, answer.state)
+        self._looked_s = now_s
 
     def flips(self) -> tuple[Flip, ...]:
         """Locks that do not stand as they should.
@@ -164,16 +163,17 @@ class Locks:
         Raises:
             RerailError: As for ``check``.
         """
-        now_s = self.decider.now()
+        now_s, looked_s = self.decider.now(), self._looked_s
         pods: dict[str, list[OurPod]] = {}
         for pod in self.decider.gangs.pods():
             pods.setdefault(pod.group, []).append(pod)
+        groups = [group for group in self.decider.gangs.groups() if group.locked]
+        for key in self._told.keys() - {group.key for group in groups}:
+            del self._told[key]
         found = []
-        for group in self.decider.gangs.groups():
-            if not group.locked:
-                continue
+        for group in groups:
             let = self._lets.get(group.key)
-            opens = let is not None and now_s - let.at_s <= LIVE_S
+            opens = let is not None and looked_s - let.at_s <= LIVE_S
             if not opens and now_s - self._began_s <= LIVE_S:
                 continue  # what an earlier process opened may be meant to be so
             wanted = OPEN if opens else LOCKED
@@ -213,13 +213,13 @@ class Locks:
                 continue  # it went meanwhile, or is another one of that name
         self._told[flip.group.key] = flip.opens
 
-    def _priority(self, name: str) -> int:
-        """Of a PriorityClass, or of groups that name none."""
+    def _priorities(self) -> Callable[[str], int]:
+        """From the name of a PriorityClass to its value; groups that name none have the default."""
         classes = dict(self._classes.values())
-        known = classes.get(name)
-        return known.value if known else next((one.value for one in classes.values() if one.is_default), 0)
+        default = next((one.value for one in classes.values() if one.is_default), 0)
+        return lambda name: classes[name].value if name in classes else default
 
-    def _waiting(self, now_s: float) -> list[Waiting]:
+    def _waiting(self, now_s: float, priorities: Callable[[str], int]) -> list[Waiting]:
         """Groups that wait for room, with the time since when."""
         groups = {one.key: one for one in self._groups.values() if one is not None}
         for key in self._since.keys() - groups.keys():
@@ -228,10 +228,10 @@ class Locks:
         for key, one in groups.items():
             since_s = min(self._since.get(key, now_s), one.stamp_s)
             self._since[key] = since_s
-            found.append(Waiting(key, one.queue, self._priority(one.priority_class), one.wants, since_s))
+            found.append(Waiting(key, one.queue, priorities(one.priority_class), one.wants, since_s))
         return found
 
-    def _holders(self, locked: Mapping[str, OurGroup]) -> Iterator[Holder]:
+    def _holders(self, locked: Mapping[str, OurGroup], priorities: Callable[[str], int]) -> Iterator[Holder]:
         """Locked gangs with a pod that holds something."""
         held: dict[str, list[Amounts]] = {}
         for pod in self.decider.gangs.pods():
@@ -239,7 +239,7 @@ class Locks:
                 held.setdefault(pod.group, []).append(pod.holds)
         for key, amounts in held.items():
             group = locked[key]
-            yield Holder(key, group.queue, self._priority(group.priority_class), total(amounts))
+            yield Holder(key, group.queue, priorities(group.priority_class), total(amounts))
 
 
 def _waits(told: Obj) -> _Group | None:

@@ -19,6 +19,7 @@ from rerail.plugins.evict import extender_worker, locks
 from rerail.plugins.evict.extender_manifests import manifests
 from rerail.plugins.evict.extender_service import serving
 from rerail.plugins.kube.api import KubeApi, Patience
+from rerail.policies.errors import ForbiddenError
 
 TESTS = Path(__file__).parents[1]
 WAIT_S = 8.0
@@ -248,6 +249,20 @@ def test_a_lock_that_stayed_open_while_nobody_looked_is_closed(cluster, scene, s
     put_gang(cluster, scene, value="true")
     start()
     until("it closes", lambda: stands(cluster) == {"false"})
+
+
+def test_while_nobody_can_tell_who_starves_locks_stay_as_they_are(cluster, scene, start, monkeypatch):
+    put_gang(cluster, scene)
+    start(hold_s=0.5)
+    starve(cluster)
+    until("it opens", lambda: stands(cluster) == {"true"})
+
+    def blind(*_: Any) -> None:
+        raise ForbiddenError("no right to list queues")
+
+    monkeypatch.setattr(locks.Locks, "_waiting", blind)
+    time.sleep(2.0)
+    assert stands(cluster) == {"true"}
 
 
 def test_a_right_that_is_missing_is_said_and_what_can_be_done_is_done(cluster, scene, start):
