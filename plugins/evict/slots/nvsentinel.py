@@ -1,7 +1,7 @@
 """NVSentinel's custom drain: its node-drainer makes a DrainRequest and waits for the condition DrainComplete.
 
 node-drainer evicts nothing itself then, so that the pods which it lists are all ours to move. It makes one request for
-each health event, names it ``drain-<node>-<event>``, and deletes it once the condition is True or the fault went away.
+each health event, names it ``drain-<node>-<event>``, and by its contract deletes it once the condition is True.
 The resource definition is the plugin's own by NVSentinel's contract; ``objects`` has it, and the template that
 node-drainer renders requests from. Fields of a request that are missing count as empty.
 """
@@ -52,7 +52,7 @@ class NvsentinelSlot:
 
     @property
     def deadline_s(self) -> float:
-        """As the port says. NVSentinel's own limit is 30 minutes unless its chart says otherwise."""
+        """As the port says. NVSentinel's chart has a limit of 30 minutes; not every release of its code enforces it."""
         return self.options.deadline_s
 
     @property
