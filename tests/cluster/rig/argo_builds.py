@@ -7,7 +7,6 @@ definitions  Argo's full resource definitions, and the rights it asks for: a dow
 programs     workflow-controller, argoexec, and argo with the server
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -18,7 +17,6 @@ import yaml
 
 from rig.builds import GO, fingerprint, go_version, kept, run
 from rig.clock import ClusterError
-from rig.layout import CACHE
 
 MODULE = "github.com/argoproj/argo-workflows/v4"
 PROGRAMS = ("workflow-controller", "argoexec", "argo")
@@ -77,10 +75,7 @@ def definitions() -> Path:
         rights = [document for document in documents if document["kind"] in KINDS]
         (folder / "install.json").write_text(json.dumps(rights, indent=1))
 
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / ".argo-definitions.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return kept("argo-definitions", _key(recipe=(RECIPE,)), build)
+    return kept("argo-definitions", _key(recipe=(RECIPE,)), build)
 
 
 def programs() -> Path:

@@ -1,5 +1,6 @@
 """What is built once and kept: each thing in a folder named by the hash of all that it was built from."""
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -27,17 +28,23 @@ def fingerprint(*parts: str, files: Iterable[Path] = ()) -> str:
 
 
 def kept(name: str, key: str, build: Callable[[Path], None]) -> Path:
-    """The folder of a built thing, built first if there is none of this key; older ones of this name are removed."""
+    """The folder of a built thing, built first if there is none of this key; older ones of this name are removed.
+
+    Whoever asks for the same thing meanwhile, from this checkout or another one, waits until it is there.
+    """
     folder = CACHE / f"{name}@{key}"
-    if not folder.exists():
-        for old in CACHE.glob(f"{name}@*"):
-            shutil.rmtree(old)
-        with stage(f"build {name}"):
-            # Open to all: the image's root folder keeps these rights.
-            fresh = Path(tempfile.mkdtemp(prefix=unfinished(name), dir=CACHE))
-            fresh.chmod(0o755)
-            build(fresh)
-            fresh.rename(folder)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f".{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            for old in CACHE.glob(f"{name}@*"):
+                shutil.rmtree(old)
+            with stage(f"build {name}"):
+                # Open to all: the image's root folder keeps these rights.
+                fresh = Path(tempfile.mkdtemp(prefix=unfinished(name), dir=CACHE))
+                fresh.chmod(0o755)
+                build(fresh)
+                fresh.rename(folder)
     return folder
 
 
