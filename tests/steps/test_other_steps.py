@@ -1,0 +1,254 @@
+"""resolve, assess, give-up, report and the reaper: what they tell Argo, and what they leave alone."""
+
+import gzip
+import json
+import signal
+from base64 import b64encode
+
+import pytest
+
+from rerail.plugins.gang.ledger import append
+from rerail.plugins.steps.outputs import Outputs
+from rerail.policies.supervisor.reopen import taken_over
+
+
+@pytest.fixture
+def step(stage, monkeypatch):
+    monkeypatch.setattr("rerail.plugins.steps.assess.ASK_WITHIN_S", 0.0)
+    return lambda name, **more: stage.step(name, monkeypatch, **more)
+
+
+def node(run, code, message, at, *, template="run", phase="Failed", kind="Pod"):
+    return {
+        "type": kind, "templateName": template, "phase": phase, "message": message, "finishedAt": at,
+        "inputs": {"parameters": [{"name": "run", "value": run}]}, "outputs": {"exitCode": code},
+        "id": f"{template}-{at}",
+    }  # fmt: skip
+
+
+def with_nodes(stage, *nodes, packed=False):
+    every = {str(number): one for number, one in enumerate(nodes)}
+    status = {"compressedNodes": b64encode(gzip.compress(json.dumps(every).encode())).decode()} if packed else {}
+    stage.workflow("w1", "u1", status={"phase": "Running", **(status or {"nodes": every})})
+
+
+def train_until(stage, wait_for, attempt=1):
+    runner = stage.start()
+    wait_for(lambda: (stage.folder / "progress").exists() and stage.state().attempt == attempt)
+    return runner
+
+
+# resolve
+
+
+def test_a_new_run_is_fresh_and_its_name_is_kept_with_the_workflow(stage, step):
+    assert step("resolve") == 0
+    assert {name: stage.output(name) for name in ("how", "run", "attempt", "from-step")} == {
+        "how": "fresh", "run": "run", "attempt": "1", "from-step": "0"
+    }  # fmt: skip
+    assert stage.annotations()["rerail.dev/run"] == "run"
+    assert step("resolve", rerail_run="", rerail_manifest="", rerail_image="x", rerail_command="train") == 0
+    assert stage.output("run") == "w1", "the workflow's name, where nobody gave another"
+
+
+def test_a_run_that_stands_is_resumed_or_done_or_somebody_elses(stage, step):
+    stage.faults[1] = "lost"
+    assert stage.ended(stage.start()) == 10
+    assert step("resolve") == 0
+    assert (stage.output("how"), stage.output("attempt"), stage.output("from-step")) == ("resume", "2", "10")
+    stage.workflow("w2", "u2")
+    assert step("resolve", rerail_workflow="w2", rerail_workflow_uid="u2") == 5
+    assert "belongs to Workflow team/w1" in stage.last_words()
+    assert step("resolve", rerail_workflow="w2", rerail_workflow_uid="u2", rerail_take_over="true") == 0
+    assert stage.ended(stage.start()) == 0
+    assert step("resolve") == 0
+    assert (stage.output("how"), stage.output("from-step")) == ("done", "100")
+
+
+def test_a_run_that_is_known_and_not_in_the_store_is_blocked(stage, step):
+    labels = {"rerail.dev/run": "run", "rerail.dev/gang": "run-a3"}
+    metadata = {"name": "run-a3", "namespace": "team", "labels": labels}
+    stage.api.put("jobs", {"metadata": metadata, "spec": {"tasks": []}, "status": {"state": {"phase": "Terminated"}}})
+    assert step("resolve") == 3
+    assert "a wrong address looks like an empty store" in stage.last_words()
+    stage.api.remove("jobs", "team", "run-a3")
+    assert step("resolve") == 0
+
+
+def test_bad_input_is_found_before_anything_is_made(stage, step):
+    assert step("resolve", rerail_max_attempts="0") == 2
+    assert step("resolve", rerail_manifest="kind: Pod") == 2
+    assert "holds no workload" in stage.last_words()
+    assert step("resolve", rerail_manifest="", rerail_image="x", rerail_command="a 'b") == 2
+    assert "quote it as in a shell" in stage.last_words()
+    assert step("resolve", rerail_manifest="", rerail_image="x", rerail_command="a", rerail_replicas="two") == 2
+    assert "parameter replicas = 'two'" in stage.last_words()
+
+
+# assess and give-up
+
+
+def test_after_a_hand_over_the_next_attempt_follows(stage, step):
+    stage.faults[1] = "lost"
+    assert stage.ended(stage.start()) == 10
+    with_nodes(stage, node("run", "10", "main: Error (exit code 10)", "2026-01-01T00:00:01Z"))
+    assert step("assess") == 0
+    assert {name: stage.output(name) for name in ("decision", "how", "next-attempt")} == {
+        "decision": "again", "how": "resume", "next-attempt": "2"
+    }  # fmt: skip
+    assert "attempt 2 goes on from step 10" in stage.output("words")
+    assert stage.ended(stage.start()) == 0
+    assert step("assess") == 0
+    assert stage.output("decision") == "done"
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_what_no_retry_mends_is_given_up_with_the_steps_own_words(stage, step, packed):
+    old = node("run", "10", "handed over", "2026-01-01T00:00:01Z")
+    newest = node("run", "5", "main: Error (exit code 5): Refused: no right", "2026-01-01T00:00:09Z", template="x-run")
+    other = node("another", "1", "not ours", "2026-01-01T00:00:10Z")
+    retry = node("run", "", "child failed", "2026-01-01T00:00:11Z", kind="Retry")
+    with_nodes(stage, old, newest, other, retry, packed=packed)
+    assert step("assess") == 0
+    assert (stage.output("decision"), stage.output("words")) == ("give-up", newest["message"])
+    assert step("give-up") == 1
+    words = f"run run: {newest['message']}"
+    assert stage.last_words() == words
+    assert stage.annotations()["rerail.dev/reason"] == words
+    (event,) = stage.api.find("events")
+    assert (event["reason"], event["message"], event["type"]) == ("GangGaveUp", words, "Warning")
+
+
+def test_a_store_that_does_not_answer_or_has_no_run_is_given_up_and_assess_does_not_fail(stage, step):
+    assert step("assess") == 0
+    assert stage.output("decision") == "give-up"
+    assert "is not at" in stage.output("words")
+    assert step("assess", rerail_store="file:///nowhere/at/all") == 0
+    assert "is not there" in stage.output("words")
+    stage.api.deny("get", "workflows")
+    assert step("assess", kubeconfig="/nowhere") == 0, "no way to a cluster"
+    assert stage.output("decision") == "give-up"
+
+
+def test_giving_up_is_told_as_far_as_rights_allow(stage, step):
+    stage.api.deny("patch", "workflows")
+    stage.api.deny("create", "events")
+    assert step("give-up") == 1
+    assert stage.last_words().startswith("run run: ")
+    assert "annotated" in stage.told["give-up"]
+
+
+# report
+
+
+def test_the_report_is_written_also_of_a_run_that_did_not_end_well(stage, step):
+    assert step("report") == 0
+    assert "there is no report" in stage.output("words")
+    stage.faults[1] = "lost"
+    assert stage.ended(stage.start(rerail_max_attempts="1")) == 11
+    assert step("report") == 0
+    document = json.loads((stage.outputs / "report.json").read_text())
+    assert document["outcome"] == "stopped"
+    assert "<svg" in (stage.outputs / "report.html").read_text()
+
+
+def test_the_exit_hook_ends_what_its_workflow_left_and_nothing_else(stage, step, wait_for):
+    stage.faults[1] = "answer"
+    runner = train_until(stage, wait_for)
+    runner.kill()
+    runner.wait()
+    stage.workflow("w2", "u2")
+    other = {"rerail_workflow": "w2", "rerail_workflow_uid": "u2"}
+    assert step("report", rerail_workflow_status="Failed", **other) == 0
+    assert step("report", rerail_workflow_status="Succeeded") == 0
+    assert step("report") == 0
+    assert stage.state().phase == "running"
+    stage.workflow("w1", "u1", metadata={"annotations": {"rerail.dev/run": "run"}})
+    assert step("report", rerail_workflow_status="Failed", rerail_run="", rerail_manifest="") == 0
+    state = stage.state()
+    assert (state.phase, state.reason) == ("stopped", "asked to stop: Workflow team/w1 ended: Failed")
+    assert state.attempts[0].last_commit_step == 16, "after a save"
+    assert not [pod for pod in stage.api.find("pods") if pod["status"]["phase"] == "Running"]
+
+
+# reap
+
+
+def left_behind(stage, wait_for):
+    """A gang that trains, and whose runner is gone."""
+    stage.faults[1] = "answer"
+    runner = train_until(stage, wait_for)
+    runner.send_signal(signal.SIGKILL)
+    runner.wait()
+
+
+def running(stage):
+    return [pod for pod in stage.api.find("pods") if pod["status"]["phase"] == "Running"]
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed", "Error", "gone", "another"])
+def test_a_gang_whose_workflow_is_over_saves_and_is_ended(stage, step, wait_for, phase):
+    left_behind(stage, wait_for)
+    assert step("reap") == 0
+    assert len(running(stage)) == 2, "its Workflow goes on"
+    if phase in ("gone", "another"):
+        stage.api.remove("workflows", "team", "w1")
+        if phase == "another":
+            stage.workflow("w1", "u9")
+    else:
+        stage.workflow("w1", "u1", status={"phase": phase}, spec={"shutdown": "Terminate"})
+    assert step("reap") == 0
+    assert not running(stage)
+    state = stage.state()
+    assert state.phase == "stopped"
+    assert state.attempts[0].last_commit_step == 16, "after a save"
+    (line,) = [line for line in stage.told["reap"].splitlines() if line.startswith("run run in team: ")]
+    assert "newest commit of the attempt: 16" in line
+    assert step("reap") == 0
+    assert stage.last_words() == "nothing to do"
+    assert len(stage.created) == 1
+
+
+def test_a_gang_that_nobody_may_speak_for_is_left_alone(stage, step, wait_for):
+    left_behind(stage, wait_for)
+    stage.api.uninstall("argoproj.io")
+    assert step("reap") == 1, "without Argo nothing can be said of its Workflows"
+    assert len(running(stage)) == 2
+    stage.api.absent.clear()
+    stage.api.remove("workflows", "team", "w1")
+    stage.workflow("w2", "u2")
+    stage.faults[1] = "hold"
+    taker = stage.start(rerail_workflow="w2", rerail_workflow_uid="u2", rerail_take_over="true")
+    wait_for(lambda: stage.state().owner.endswith("u2"))
+    assert step("reap") == 0
+    assert len(running(stage)) == 2, "another Workflow took the run over, though the gang's label names the first"
+    taker.kill()
+    taker.wait()
+
+
+def test_a_run_that_a_person_took_over_is_never_touched(stage, step, wait_for):
+    left_behind(stage, wait_for)
+    stage.api.remove("workflows", "team", "w1")
+    entry = stage.entry()
+    append(stage.run, entry.number + 1, taken_over(entry, "cluster/team"), at_s=1.0)
+    assert step("reap") == 0
+    assert len(running(stage)) == 2
+
+
+# outputs
+
+
+def test_last_words_are_bounded_whole_letters_and_need_no_file(tmp_path):
+    outputs = Outputs(tmp_path / "out", tmp_path / "log", tmp_path / "progress")
+    outputs.words("no file there")
+    assert not (tmp_path / "log").exists()
+    (tmp_path / "log").touch()
+    outputs.words("ä" * 3000)
+    assert (tmp_path / "log").read_text() == "ä" * 1024
+    assert (tmp_path / "out" / "words").read_text() == "ä" * 3000
+    outputs.progress(120, 100)
+    assert (tmp_path / "progress").read_text() == "100/100"
+    outputs.progress(3, 0)
+    assert (tmp_path / "progress").read_text() == "100/100"
+    outputs.write(next_attempt=2)
+    assert (tmp_path / "out" / "next-attempt").read_text() == "2"
