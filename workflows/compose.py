@@ -10,12 +10,13 @@ workflow, and nothing but its accounts has to be in the cluster.
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import yaml
 from hera.workflows import DAG, Container, Task, Workflow
 from hera.workflows.models import TemplateRef
 
+from rerail.plugins.steps.inputs import MOST_ATTEMPTS
 from rerail.policies.errors import UsageError
 from rerail.workflows import pre_evict, report, retry, train
 from rerail.workflows.naming import IMAGE, versioned
@@ -23,8 +24,6 @@ from rerail.workflows.render import refuse_twins
 
 Text = str | Mapping[str, Any]
 """YAML as text, or as what YAML would give."""
-
-_MOST_ATTEMPTS: Final = 80
 
 
 def resilient_gang(
@@ -86,10 +85,10 @@ def resilient_gang(
     words = command if isinstance(command, str) else shlex.join(command)
     if bool(manifest) == bool(image or words) or bool(image) != bool(words):
         raise UsageError(f"task {name!r}: give image and command, or a manifest, and not both")
-    if str(max_attempts).isdecimal() and not 1 <= int(max_attempts) <= _MOST_ATTEMPTS:
+    if str(max_attempts).isdecimal() and not 1 <= int(max_attempts) <= MOST_ATTEMPTS:
         raise UsageError(
             f"task {name!r}: max_attempts = {max_attempts}: Argo nests no more than 100 templates, so 1 to "
-            f"{_MOST_ATTEMPTS} are possible; a run that came to its end is continued by another workflow"
+            f"{MOST_ATTEMPTS} are possible; a run that came to its end is continued by another workflow"
         )
     arguments = {
         "store": store,

@@ -127,7 +127,7 @@ def _try(prefix: str, settings: tuple[Setting, ...], taken: tuple[str, ...], ref
             name="assess",
             template=f"{prefix}assess",
             depends="(step.Failed || step.Errored)",
-            arguments=given(RERAIL_IMAGE.name, SETTLE.name, node_id="{{tasks.step.id}}", retry="{{retries}}"),
+            arguments=given(RERAIL_IMAGE.name, SETTLE.name, node_id="{{tasks.step.id}}"),
         )
     return dag
 
@@ -136,7 +136,7 @@ def _assess(prefix: str) -> Container:
     return step(
         f"{prefix}assess",
         ["step", "retry-assess"],
-        inputs=["node-id", "retry", SETTLE.name],
+        inputs=["node-id", SETTLE.name],
         outputs={"outcome": GAVE_UP, "words": ""},
         account=NODE_KEEPER,
     )

@@ -147,13 +147,13 @@ def _attempt(prefix: str) -> DAG:
                 name=how,
                 template=f"{prefix}run",
                 when=f"'{{{{inputs.parameters.how}}}}' == '{how}'",
-                arguments=given(*_PLACE, *_WORK, *_BOUNDS, "how"),
+                arguments=given(*_PLACE, *_WORK, *_BOUNDS),
             )
         Task(
             name="assess",
             template=f"{prefix}assess",
             depends=_BROKE,
-            arguments=given(*_PLACE, "max-attempts", "attempt"),
+            arguments=given(*_PLACE),
         )
         decided = "{{tasks.assess.outputs.parameters.decision}}"
         Task(
@@ -198,7 +198,7 @@ def _run(prefix: str) -> Container:
     return step(
         f"{prefix}run",
         ["step", "run"],
-        inputs=[*_PLACE, *_WORK, *_BOUNDS, "how"],
+        inputs=[*_PLACE, *_WORK, *_BOUNDS],
         outputs={"outcome": "stopped", "attempt": "", "next-attempt": "", "from-step": "", "words": ""},
         account=RUNNER,
         pod_spec_patch=_GRACE,
@@ -209,7 +209,7 @@ def _assess(prefix: str) -> Container:
     return step(
         f"{prefix}assess",
         ["step", "assess"],
-        inputs=[*_PLACE, "max-attempts", "attempt"],
+        inputs=_PLACE,
         outputs={"decision": "give-up", "how": "resume", "next-attempt": "", "words": ""},
         account=RUNNER,
     )

@@ -5,7 +5,6 @@ import re
 from argo_documents import depended_on, inputs_of, leaves, outputs_of, references, spec_of, tasks_of
 
 GLOBALS = {"workflow.name", "workflow.uid", "workflow.namespace", "workflow.status"}
-LOCALS = {"retries"}
 
 
 def test_each_container_has_a_command_or_the_controller_would_ask_the_registry(templates):
@@ -67,7 +66,7 @@ def test_only_inputs_reach_a_template(templates):
     for owner, template in templates:
         outputs = {f"tasks.{task['name']}.{kind}" for task in tasks_of(template) for kind in ("id", "status")}
         for found in references(template):
-            if found in GLOBALS | LOCALS | outputs:
+            if found in GLOBALS | outputs:
                 continue
             known = re.fullmatch(
                 r"inputs\.parameters\.([a-z-]+)|asInt\(inputs\.parameters\['([a-z-]+)'\]\) \+ \d+", found
