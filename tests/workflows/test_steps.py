@@ -46,10 +46,9 @@ def calls(name):
 
 def read_by_steps():
     """Parameters that some step reads."""
-    found = {
-        one.args[0].value for name in ("text", "number") for one in calls(name) if isinstance(one.args[0], ast.Constant)
-    }
-    source = "".join(path.read_text(encoding="utf-8") for path in STEPS.glob("*.py"))
+    first = [one.args[0] for name in ("text", "number") for one in calls(name)]
+    found = {one.value for one in first if isinstance(one, ast.Constant)}
+    source = "".join(path.read_text(encoding="utf-8") for path in STEPS)
     return found | {name.lower().replace("_", "-") for name in re.findall(r'"RERAIL_([A-Z_]+)"', source)}
 
 
