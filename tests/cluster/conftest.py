@@ -9,6 +9,7 @@ cluster        session: kubeconfig, kubectl, image, S3, which Volcano: rig.acces
 namespace      a fresh namespace, removed after the test
 pods           factory in that namespace: pods.start(name, code, ...), pods.wait(name, phase), pods.log(name)
 gangs          the same for vcjobs that ask for slots, a resource that only they use: rig.gangs.Gangs
+argo           workflows in that namespace, through Argo's server: rig.argo.Argo
 s3             session: this process reaches the cluster's S3 server as pods do
 baseline       session: the uninterrupted training of examples/01, in the same image: rig.training.Gang
 gang           one supervised run in that namespace, not started yet; its processes end with the test
@@ -32,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from rig import layout, services, turn
 from rig.access import Cluster, Pods
+from rig.argo import Argo, start_argo
 from rig.gangs import SLOTS_PER_NODE, Gangs, set_slots
 from rig.training import QUEUE, Gang, supervised, traced
 
@@ -50,8 +52,8 @@ def pytest_report_header() -> list[str]:
     if not layout.SETTINGS.exists():
         return ["cluster: not up"]
     found = json.loads(layout.SETTINGS.read_text())
-    volcano, definitions = found["volcano"], found["definitions"]
-    return [f"cluster: {len(found['nodes'])} nodes; Volcano: {volcano}; its definitions: {definitions}"]
+    volcano, definitions, argo = found["volcano"], found["definitions"], found.get("argo", "none")
+    return [f"cluster: {len(found['nodes'])} nodes; Volcano: {volcano}; its definitions: {definitions}; Argo: {argo}"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -132,6 +134,15 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 @pytest.fixture
 def pods(cluster: Cluster, namespace: str) -> Pods:
     return Pods(cluster, namespace)
+
+
+@pytest.fixture
+def argo(cluster: Cluster, namespace: str) -> Argo:
+    if not cluster.ours or "argo" not in json.loads(layout.SETTINGS.read_text()):
+        pytest.skip("only our own cluster has an Argo for tests, since it was brought up by this rig: make cluster-up")
+    # A test that was killed may have left it down.
+    start_argo()
+    return Argo.prepare(cluster, namespace)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""``python -m rig up|down|volcano|stop-node|start-node|cut-node|mend-node``: the cluster of the tests."""
+"""``python -m rig up|down|volcano|argo|stop-node|start-node|cut-node|mend-node``: the cluster of the tests."""
 
 import argparse
 import fcntl
@@ -12,7 +12,21 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from rig import api, builds, control, images, layout, machines, network, packages, services, teardown, volcano
+from rig import (
+    api,
+    argo_builds,
+    argo_control,
+    builds,
+    control,
+    images,
+    layout,
+    machines,
+    network,
+    packages,
+    services,
+    teardown,
+    volcano,
+)
 from rig.clock import ClusterError, say, stage
 
 
@@ -40,8 +54,9 @@ def up(count: int, gpus: int) -> None:
     builds.sweep()
     with stage("programs"):
         builds.programs()
+        argo_builds.programs()
     with stage("images"):
-        pictures = (images.pause(), images.training())
+        pictures = (images.pause(), images.training(), images.argoexec())
     machines.save_tunables()
     with stage("network"):
         network.make(nodes)
@@ -52,6 +67,7 @@ def up(count: int, gpus: int) -> None:
         with stage("API server"):
             client = control.wait_ready()
         control.start_controllers()
+        argo = pool.submit(_argo, client)
         services.start_dns()
         with stage("Volcano's definitions"):
             definitions = volcano.define(client)
@@ -60,6 +76,7 @@ def up(count: int, gpus: int) -> None:
             control.wait_accounts(client)
         for load in loads:
             load.result()
+        argo.result()
     with stage("nodes ready"):
         for node in nodes:
             machines.wait_ready(client, node, gpus)
@@ -75,6 +92,7 @@ def up(count: int, gpus: int) -> None:
         "bucket": services.BUCKET,
         "definitions": definitions,
         "volcano": volcano.called(folder),
+        "argo": argo_builds.version(),
         "node_grace_s": control.NODE_GRACE_S,
         "toleration_s": control.TOLERATION_S,
         "kubectl": str(layout.BIN / "kubectl"),
@@ -83,6 +101,25 @@ def up(count: int, gpus: int) -> None:
     api.publish()
     say(f"{time.monotonic() - start:7.1f} s  in all; Volcano: {settings['volcano']}")
     sys.stdout.write(f"{layout.KUBECONFIG}\n")
+
+
+def _argo(client: api.Api) -> None:
+    with stage("Argo"):
+        argo_control.define(client)
+        argo_control.start_argo()
+
+
+def _argo_again() -> None:
+    """Restart Argo alone, with what it was built of now; workflows and their pods stay as they are."""
+    if not layout.SETTINGS.exists():
+        raise ClusterError("the cluster is not up: make cluster-up")
+    picture = images.argoexec()
+    argo_control.stop_argo()
+    for node in _nodes():
+        machines.load(node, (picture,))
+    _argo(api.Api())
+    settings = json.loads(layout.SETTINGS.read_text()) | {"argo": argo_builds.version()}
+    layout.SETTINGS.write_text(json.dumps(settings, indent=1))
 
 
 def _load(node: layout.Node, pictures: tuple[images.Image, ...]) -> None:
@@ -135,6 +172,8 @@ def main() -> int:
     which = switcher.add_mutually_exclusive_group(required=True)
     which.add_argument("--real", metavar="DIR", help="the folder of vc-controller-manager and vc-scheduler")
     which.add_argument("--standin", action="store_true")
+    switcher = commands.add_parser("argo", help="restart Argo alone; workflows and their pods stay")
+    switcher.add_argument("--stop", action="store_true", help="end it, and leave it ended")
     for name, (_, help_text) in NODE_COMMANDS.items():
         commands.add_parser(name, help=help_text).add_argument("node")
     arguments = parser.parse_args()
@@ -157,6 +196,8 @@ def main() -> int:
             elif arguments.command == "volcano":
                 with stage("Volcano"):
                     volcano.switch(volcano.programs(arguments.real) if arguments.real else None)
+            elif arguments.command == "argo":
+                argo_control.stop_argo() if arguments.stop else _argo_again()
             else:
                 NODE_COMMANDS[arguments.command][0](_node(arguments.node))
     except ClusterError as error:
