@@ -1,6 +1,9 @@
 """``rerail step report``: the report of a run, from its store; as exit hook it also ends a gang that is left."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 from rerail.plugins.checkpoint.attempts import read_run
 from rerail.plugins.gang.ledger import newest_entry
@@ -12,6 +15,11 @@ from rerail.plugins.steps.inputs import Inputs
 from rerail.plugins.steps.outputs import Outputs
 from rerail.policies.errors import RerailError
 from rerail.policies.recovery import RecoveryPolicy
+
+TEMPLATE: Final = Path("/var/run/argo/template")
+"""What Argo's executor is to do with this pod, as JSON."""
+
+_NO_PLACE: Final = "Argo has no artifact repository, so the report is not kept here: `rerail report` shows it"
 
 
 def perform(inputs: Inputs, outputs: Outputs, api: KubeApi | None, *, log: Callable[[str], None]) -> str:
@@ -30,10 +38,22 @@ def perform(inputs: Inputs, outputs: Outputs, api: KubeApi | None, *, log: Calla
         else:
             policy = RecoveryPolicy.from_mapping(dict(doc.policy), f"run.json of run {name!r}")
             made = build_report(entry.state, read_facts(opened), policy)
-            write(made, outputs.folder)
             words = headline(made)
+            if has_repository():
+                write(made, outputs.folder)
+            else:
+                log(_NO_PLACE)  # files that it could not save would fail the pod
     except RerailError as error:
         words = f"there is no report: {error}"
     log(words)
     outputs.words(words)
     return words
+
+
+def has_repository(template: Path = TEMPLATE) -> bool:
+    """Whether Argo has a place for artifacts; where it does not say, it is believed to."""
+    try:
+        location = json.loads(template.read_text(encoding="utf-8")).get("archiveLocation")
+    except (OSError, ValueError):
+        return True
+    return location is None or bool(set(location) - {"archiveLogs"})
