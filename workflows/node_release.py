@@ -12,7 +12,7 @@ from hera.workflows.models import (
     Toleration,
 )
 
-from rerail.workflows.accounts import NODE_KEEPER
+from rerail.workflows.accounts import NODE_KEEPER, READER
 from rerail.workflows.parameters import RERAIL_IMAGE, Setting, given, names
 from rerail.workflows.single import workflow_template
 from rerail.workflows.steps import LOCKED, infrastructure_retry, step
@@ -115,7 +115,7 @@ def _verify() -> Container:
         security_context=LOCKED.model_copy(
             update={"read_only_root_filesystem": None, "run_as_non_root": None, "run_as_user": None}
         ),
-        service_account_name=NODE_KEEPER,
+        service_account_name=READER,  # the check's image is the user's: it gets no right on nodes
         pod_spec_patch=(
             '{"containers": [{"name": "main", "resources": {"limits": '
             '{"nvidia.com/gpu": "{{inputs.parameters.gpus}}"}}}]}'

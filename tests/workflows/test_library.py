@@ -151,6 +151,12 @@ def test_pods_are_locked_down_and_each_has_an_account_of_ours(library, templates
     assert all(spec_of(document)["serviceAccountName"] in DUTIES for document in library.values())
 
 
+def test_an_image_of_the_users_gets_no_right_but_to_tell_its_outputs(templates):
+    for owner, template in templates:
+        if "container" in template and template["container"]["command"] != ["rerail"]:
+            assert template["serviceAccountName"] == "rerail-reader", (owner, template["name"])
+
+
 def test_no_secret_and_no_registry_stands_in_a_template(library):
     for document in library.values():
         for found in re.findall(r"[\w.-]+/[\w./-]+:[\w.-]+", str(document)):
