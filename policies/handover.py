@@ -75,7 +75,7 @@ def may_reopen(state: RunState, *, taken_over: bool, gave_up: bool) -> bool:
 
     Args:
         state: The newest state.
-        taken_over: The run has a new owner.
+        taken_over: The newest decision gave it a new owner.
         gave_up: This run's Workflow was told the reason already, so somebody retried it.
     """
     return state.phase == "stopped" and (taken_over or gave_up or state.reason.startswith(ASKED))

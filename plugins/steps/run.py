@@ -13,7 +13,7 @@ from typing import Final
 
 from rerail.plugins.gang.clusters import supervised
 from rerail.plugins.gang.executor import Supervisor
-from rerail.plugins.gang.ledger import newest_entry
+from rerail.plugins.gang.ledger import entry_at, newest_entry
 from rerail.plugins.gang.ports import Clock
 from rerail.plugins.kube.api import KubeApi
 from rerail.plugins.steps.ending import save_and_end
@@ -141,7 +141,10 @@ class RunStep:
         gave_up = view is not None and view.reason.startswith(marked)
         if view is not None and ends(view):
             return False
-        if not may_reopen(standing.state, taken_over=self.inputs.take_over, gave_up=gave_up):
+        taken = (
+            standing.number > 0 and entry_at(supervisor.run, standing.number - 1).state.owner != standing.state.owner
+        )
+        if not may_reopen(standing.state, taken_over=taken, gave_up=gave_up):
             return False
         supervisor.reopen(f"{self.inputs.workflow} was run again")
         if gave_up:

@@ -199,6 +199,17 @@ def test_a_runner_that_follows_the_end_leaves_it_alone(stage):
     judge(stage, attempts=3)
 
 
+def test_a_stopped_run_that_is_taken_over_tries_again_once(stage):
+    stage.faults |= {1: "lost", 2: "lost"}
+    assert stage.ended(stage.start(rerail_max_attempts="1")) == 11
+    stage.workflow("w2", "u2")
+    other = {"rerail_workflow": "w2", "rerail_workflow_uid": "u2", "rerail_take_over": "true"}
+    assert stage.ended(stage.start(**other, rerail_max_attempts="1")) == 11, stage.said()
+    assert stage.created == ["run-a1", "run-a2"], "once more, as a person said"
+    assert stage.ended(stage.start(**other, rerail_max_attempts="1")) == 11
+    assert stage.created == ["run-a1", "run-a2"], "a runner that follows is no person"
+
+
 def test_bad_input_is_said_in_the_last_words(stage):
     for wrong, words in (
         ({"rerail_manifest": "", "rerail_image": "x"}, "parameter command is empty"),
