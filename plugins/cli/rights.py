@@ -8,8 +8,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from rerail.plugins.evict.rights import EVICT, IN_CLUSTER, LOOK_AT_NODES
-from rerail.plugins.gang.rights import LOOK_AT_QUEUES, OF_BACKEND
+from rerail.plugins.gang.rights import LOOK_AT_QUEUES, OF_BACKEND, TELL
 from rerail.plugins.gang.volumes import READ_ATTACHMENTS, READ_CLAIMS
+from rerail.plugins.kube.events import NAMESPACE_OF_CLUSTER
 from rerail.plugins.kube.rights import cluster_role, role, rules
 from rerail.plugins.nodes.rights import LOOK_AND_MARK, guard_role
 from rerail.policies.errors import UsageError
@@ -63,7 +64,8 @@ def rights(
 def documents(backend: str, namespace: str, *, account: str, guard_namespace: str) -> list[dict[str, Any]]:
     """The Roles, and with an account their bindings."""
     roles = [
-        role(NAME, namespace, rules(OF_BACKEND[backend]) + rules(READ_CLAIMS)),
+        role(NAME, namespace, rules(OF_BACKEND[backend]) + rules(READ_CLAIMS) + rules(TELL)),
+        role(f"{NAME}-events", NAMESPACE_OF_CLUSTER, rules(TELL)),
         guard_role(f"{NAME}-guard", guard_namespace),
         cluster_role(NAME, rules(LOOK_AT_QUEUES) + rules(LOOK_AND_MARK) + rules(READ_ATTACHMENTS)),
     ]

@@ -16,6 +16,7 @@ from rerail.plugins.gang.podgroup import PodGroupBackend
 from rerail.plugins.gang.pods import PodMemory
 from rerail.plugins.gang.rights import refuse_missing
 from rerail.plugins.gang.submission import submit
+from rerail.plugins.gang.telling import Teller
 from rerail.plugins.gang.vcjob import VcjobBackend
 from rerail.plugins.gang.volumes import Volumes
 from rerail.plugins.nodes.kube import KubeNodes
@@ -163,6 +164,12 @@ def supervised(
     backend = cluster_backend(stands, client, nodes=nodes)
     backend.volumes = Volumes(client.api, workload.claims, nodes.ready, log)
     held.enter_context(backend.watch)
+    teller = held.enter_context(Teller(client.api, wanted.kind, wanted.owner, log))
+
+    def told(entry: LedgerEntry) -> None:
+        on_event(entry)
+        teller.entry(entry)
+
     supervisor = Supervisor(
         opened,
         doc.world_size,
@@ -173,7 +180,7 @@ def supervised(
         guard=KubeGuard(client.api, namespace=wanted.guard_namespace),
         pause=KubePause(client.api, namespace=wanted.guard_namespace),
         owner=wanted.owner,
-        on_event=on_event,
+        on_event=told,
         log=log,
     )
     if wanted.take_over:

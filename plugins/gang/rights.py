@@ -6,7 +6,7 @@ from typing import Final
 
 from rerail.plugins.kube.api import KubeApi
 from rerail.plugins.kube.errors import Call
-from rerail.plugins.kube.resources import CONFIG_MAPS, PODS, SERVICES, ResourceType
+from rerail.plugins.kube.resources import CONFIG_MAPS, EVENTS, PODS, SERVICES, ResourceType
 from rerail.plugins.nodes.kube_guard import NAME as GUARD_NAME
 from rerail.plugins.nodes.rights import GUARD, MAKE_GUARD
 from rerail.plugins.volcano.command import COMMANDS
@@ -34,6 +34,9 @@ WITH_GROUPS: Final[Rights] = {
 
 OF_BACKEND: Final[Mapping[str, Rights]] = {"vcjob": WITH_JOBS, "podgroup": WITH_GROUPS}
 """For the gangs of each backend of a cluster."""
+
+TELL: Final[Rights] = {EVENTS: ("create",)}
+"""In the run's namespace, and for Events of nodes in ``default``; may be left out: then no Events tell of incidents."""
 
 LOOK_AT_QUEUES: Final[Rights] = {QUEUES: ("get",)}
 """In the whole cluster; may be left out: then a queue that is missing or closed is not told as such."""

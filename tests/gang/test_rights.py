@@ -94,14 +94,16 @@ def test_the_command_prints_what_kubectl_takes():
         assert done.exit_code == 0, done.output
         return list(yaml.safe_load_all(done.output))
 
-    assert [one["kind"] for one in printed()] == ["Role", "Role", "ClusterRole"]
+    assert [one["kind"] for one in printed()] == ["Role", "Role", "Role", "ClusterRole"]
     bound = printed("--namespace", "team", "--account", "trainer", "--backend", "podgroup", "--guard-namespace", "ops")
     places = {(one["kind"], one["metadata"]["name"], one["metadata"].get("namespace")) for one in bound}
     assert places == {
         ("Role", "rerail-run", "team"),
+        ("Role", "rerail-run-events", "default"),
         ("Role", "rerail-run-guard", "ops"),
         ("ClusterRole", "rerail-run", None),
         ("RoleBinding", "rerail-run", "team"),
+        ("RoleBinding", "rerail-run-events", "default"),
         ("RoleBinding", "rerail-run-guard", "ops"),
         ("ClusterRoleBinding", "rerail-run-team-trainer", None),
     }
