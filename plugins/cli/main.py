@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points, version
 from typing import Annotated
 
@@ -57,6 +57,14 @@ def _register(app: typer.Typer, point: EntryPoint, *, required: bool) -> None:
     register(app)
 
 
+def _completing(environ: Mapping[str, str]) -> list[str]:
+    """The words before the one that a shell asks to complete; none where it asks for nothing."""
+    if "_RERAIL_COMPLETE" not in environ:
+        return []
+    words = (environ.get("COMP_WORDS") or environ.get("_TYPER_COMPLETE_ARGS") or "").split()
+    return words[1:2] if len(words) > 2 or environ.get("COMP_CWORD", "1") != "1" else []  # noqa: PLR2004 -- rerail COMMAND ...
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code.
 
@@ -65,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        build(given)(given, prog_name="rerail")
+        build(given or _completing(os.environ))(given, prog_name="rerail")
     except RerailError as error:
         typer.echo(f"{error.headline}: {error}", err=True)
         if isinstance(error, TransientError) and error.retry_after_s is not None:
