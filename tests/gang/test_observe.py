@@ -66,6 +66,8 @@ def test_what_nobody_drives_is_said_and_left_as_it_is(world, wait_for):
     assert "end gang run-a1" in said[0]
     assert len(told) == 1
     assert [pod.phase for pod in pods.view("run-a1").pods] == ["running", "gone"]
+    with pytest.raises(RefusedError):
+        observer.run.control.put(keys.HEARTBEAT, b"x")
 
 
 def test_the_command_looks_until_the_run_is_over(world, wait_for):

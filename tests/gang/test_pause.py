@@ -7,12 +7,18 @@ import signal
 import pytest
 from typer.testing import CliRunner
 
-from rerail.plugins.checkpoint.notes import pause_run, why_paused
+from rerail.plugins.checkpoint.notes import pause_run, resume_run, why_paused
 from rerail.plugins.cli.main import build, main
-from rerail.plugins.gang.ledger import all_decisions, newest_entry
+from rerail.plugins.gang.executor import Supervisor
+from rerail.plugins.gang.ledger import all_decisions, append, newest_entry
+from rerail.plugins.nodes.local import LocalNodes
 from rerail.plugins.nodes.pausing import LocalPause
 from rerail.policies import keys
 from rerail.policies.documents import Pause
+from rerail.policies.recovery import DRILL_POLICY
+from rerail.policies.supervisor.advance import Decision
+from rerail.policies.supervisor.effects import MarkNode
+from rerail.policies.supervisor.state import RunState
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -47,6 +53,25 @@ def test_a_lost_node_is_only_noted_until_the_run_goes_on(world, wait_for):
     assert [record.nodes for record in state.attempts] == [("n1", "n2"), ("n1", "n3")]
     assert "rerail.dev/quarantined" in json.loads((world.root / "nodes/n2/node.json").read_text())["taints"]
     assert rerail("resume", "run", "--store", world.store)["was_paused"] is False
+
+
+def test_a_mark_that_was_ordered_before_waits_as_well(world):
+    world.create()
+    nodes = LocalNodes(world.root / "nodes")
+    nodes.add("n1", 2)
+    nodes.add("n2", 2)
+    state = RunState(run="run", world_size=2, phase="waiting", attempt=1, reason="no capacity")
+    mark = MarkNode(node="n2", incident="run-a1", reason="gpu_lost")
+    append(world.run, 0, Decision(state=state, effects=(mark,), note="made"), at_s=1.0)
+    pause_run(world.run, Pause(writer="w" * 8, run="run", reason="mine", at_s=1.0))
+    supervisor = Supervisor(world.run, 2, world.backend(), nodes, DRILL_POLICY)
+    for _ in range(3):
+        assert supervisor.step().phase == "waiting"
+    assert nodes.read("n2").taints == {}
+    assert not supervisor.settled, "nobody may take it for done"
+    resume_run(world.run)
+    supervisor.step()
+    assert nodes.read("n2").taints != {}
 
 
 def test_a_pause_that_cannot_be_read_is_one(world):
