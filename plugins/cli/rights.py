@@ -85,8 +85,8 @@ def evictors(what: str, namespace: str, *, account: str) -> list[dict[str, Any]]
 def _binding(bound: Mapping[str, Any], account: str, namespace: str) -> dict[str, Any]:
     kind, metadata = str(bound["kind"]), dict(bound["metadata"])
     name = metadata["name"]
-    if kind == "ClusterRole":
-        metadata["name"] = f"{name}-{namespace}-{account}"
+    if metadata.get("namespace") != namespace:
+        metadata["name"] = f"{name}-{namespace}-{account}"  # others bind theirs there as well
     return {
         "apiVersion": f"{_RBAC}/v1",
         "kind": f"{kind}Binding",

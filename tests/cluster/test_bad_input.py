@@ -226,7 +226,8 @@ def as_account(gang: Gang, roles: list[Mapping[str, Any]]) -> Gang:
 @pytest.fixture
 def roles(gang) -> Iterator[list[Any]]:
     """What `rerail rights` prints for the namespace, under cluster-wide names of its own."""
-    made = documents(gang.backend, gang.namespace, account=ACCOUNT, guard_namespace=gang.namespace)
+    every = documents(gang.backend, gang.namespace, account=ACCOUNT, guard_namespace=gang.namespace)
+    made = [one for one in every if one["metadata"].get("namespace", gang.namespace) == gang.namespace]
     yield _own(made, gang.namespace)
     for one in made:
         if one["kind"].startswith("Cluster"):
@@ -267,7 +268,7 @@ def without(made: list[Any], resource: str, verb: str) -> list[Any]:
 
 def in_namespace(gang: Gang) -> list[Any]:
     made = documents(gang.backend, gang.namespace, account=ACCOUNT, guard_namespace=gang.namespace)
-    return [one for one in made if not one["kind"].startswith("Cluster")]
+    return [one for one in made if one["metadata"].get("namespace") == gang.namespace]
 
 
 def test_a_missing_right_is_refused_with_its_rule(gang, queue):

@@ -103,8 +103,8 @@ def test_the_command_prints_what_kubectl_takes():
         ("Role", "rerail-run-guard", "ops"),
         ("ClusterRole", "rerail-run", None),
         ("RoleBinding", "rerail-run", "team"),
-        ("RoleBinding", "rerail-run-events", "default"),
-        ("RoleBinding", "rerail-run-guard", "ops"),
+        ("RoleBinding", "rerail-run-events-team-trainer", "default"),
+        ("RoleBinding", "rerail-run-guard-team-trainer", "ops"),
         ("ClusterRoleBinding", "rerail-run-team-trainer", None),
     }
     assert {one["subjects"][0]["namespace"] for one in bound if "subjects" in one} == {"team"}
