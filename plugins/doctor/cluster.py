@@ -16,10 +16,12 @@ from rerail.plugins.kube.resources import (
     DEPLOYMENTS,
     ResourceType,
 )
+from rerail.plugins.nodes.kube_pausing import KubePause
 from rerail.plugins.nodes.rights import LOOK_AND_MARK
 from rerail.policies.doctor.cluster import ARGO, VOLCANO, judge_argo, judge_clock, judge_kinds, judge_requeue
 from rerail.policies.doctor.finding import Finding, fail, ok, skipped, warn
 from rerail.policies.doctor.healers import judge_healers
+from rerail.policies.doctor.runs import judge_pause
 from rerail.policies.errors import ForbiddenError, NotFoundError, RerailError, UsageError
 from rerail.policies.recovery import RecoveryPolicy
 from rerail.policies.scheduler_conf import check_gangs
@@ -73,6 +75,7 @@ class ClusterLook:
                 served |= served_kinds(self.api, group, groups[group])
             yield judge_kinds(product, served)
         yield from self._rights()
+        yield self._pause()
         if any(kind.partition(".")[2] in groups for kind, _ in VOLCANO.kinds):
             yield from self._scheduler()
         deployments, daemon_sets = self._list(DEPLOYMENTS), self._list(DAEMON_SETS)
@@ -109,6 +112,14 @@ class ClusterLook:
                 f"{who} may not {'; '.join(map(str, useful))}: faults of nodes are not seen, or nodes not marked",
                 way_out,
             )
+
+    def _pause(self) -> Finding:
+        try:
+            why = KubePause(self.api, namespace=self.guard_namespace).why()
+        except RerailError as error:
+            return skipped("pause", f"whether all runs are paused cannot be told: {error}")
+        where = f" --guard-namespace {self.guard_namespace}" if self.guard_namespace else ""
+        return judge_pause(why, of="all runs of this guard are", resume=f"rerail resume --all{where}")
 
     def _scheduler(self) -> Iterator[Finding]:
         check = "scheduler"

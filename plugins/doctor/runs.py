@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rerail.plugins.checkpoint.attempts import read_run
+from rerail.plugins.checkpoint.notes import why_paused
 from rerail.plugins.checkpoint.store import RunStore
 from rerail.plugins.evict.find import in_store, open_place, places
 from rerail.plugins.gang.ledger import newest_entry
@@ -14,7 +15,14 @@ from rerail.plugins.steps.workflow import read_workflow
 from rerail.plugins.volcano.job import JOBS
 from rerail.plugins.volcano.podgroup import POD_GROUPS
 from rerail.policies.doctor.finding import Finding
-from rerail.policies.doctor.runs import GRACE_DEFAULT_S, GangFound, judge_gangs, judge_grace, judge_policies
+from rerail.policies.doctor.runs import (
+    GRACE_DEFAULT_S,
+    GangFound,
+    judge_gangs,
+    judge_grace,
+    judge_pause,
+    judge_policies,
+)
 from rerail.policies.errors import ForbiddenError, NotFoundError, NotInstalledError, RerailError
 from rerail.policies.owners import WorkflowRef
 from rerail.policies.reaping import why_reap
@@ -41,6 +49,7 @@ def run_findings(api: KubeApi, run: RunStore, *, namespace: str) -> Iterator[Fin
         )
         for pod in live
     }
+    yield judge_pause(why_paused(run), of=f"run {run.run!r} is", resume=f"rerail resume {run.run}")
     yield judge_grace(entry.state if entry else None, graces)
     yield judge_policies(_labelled(api, JOBS, namespace, f"{RUN_LABEL}={run.run}"))
 

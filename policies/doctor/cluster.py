@@ -117,9 +117,11 @@ def judge_requeue(controllers: Sequence[Obj] | None) -> Finding:
     given = _environment(controllers[0]).get("DEFAULT_REQUEUE_TIME")
     wait_s = REQUEUE_DEFAULT_S if given is None else _duration_s(given)
     where = "DEFAULT_REQUEUE_TIME of the workflow controller"
+    metadata = controllers[0].get("metadata") or {}
     way_out = (
-        f"set {where} to 1s: it is on the way of every step (recovery itself does not wait for Argo): "
-        "kubectl -n argo set env deployment/workflow-controller DEFAULT_REQUEUE_TIME=1s"
+        f"set {where} to 1s: it is on the way of every step (recovery itself does not wait for Argo): kubectl -n "
+        f"{metadata.get('namespace', 'argo')} set env deployment/{metadata.get('name', 'workflow-controller')} "
+        "DEFAULT_REQUEUE_TIME=1s"
     )
     if wait_s is None:
         return warn(check, f"{where} is {given!r}, which is no duration", way_out)

@@ -36,6 +36,19 @@ def judge_grace(state: RunState | None, graces: Mapping[str, float]) -> Finding:
     return warn(check, found, way_out) if grace_s < save_s * _MARGIN else ok(check, found)
 
 
+def judge_pause(why: str, *, of: str, resume: str) -> Finding:
+    """Whether a person holds a run, or all of them.
+
+    Args:
+        why: The reason; empty where nobody does.
+        of: Whom it holds, for people.
+        resume: What ends it.
+    """
+    if not why:
+        return ok("pause", f"{of} not paused")
+    return warn("pause", f"{of} paused: {why}; faults are noted, and nothing is recovered", resume)
+
+
 def judge_policies(jobs: Sequence[Mapping[str, Any]]) -> Finding:
     """Whether a vcjob of the run restarts by itself.
 

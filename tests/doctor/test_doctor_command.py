@@ -22,7 +22,7 @@ def test_a_sound_cluster_and_store_have_no_failure_and_no_warning(doctor, tmp_pa
     assert found["exit"] == 0
     assert set(verdicts(found)) == {
         *("api-server", "clock", "volcano-crds", "argo-crds", "rights", "scheduler", "argo-version", "argo-requeue"),
-        *("other-healers", "store"),
+        *("other-healers", "store", "pause"),
     }
     assert all(told == {"ok"} for told in verdicts(found).values()), found
     assert "v1.36.1" in found["api-server"][0]["found"]
@@ -69,7 +69,7 @@ def test_what_may_not_be_looked_at_is_skipped_and_said(cluster, doctor):
         cluster.deny("list", plural)
     cluster.deny("get", "configmaps")
     found = doctor()
-    for check in ("scheduler", "argo-version", "argo-requeue", "other-healers"):
+    for check in ("scheduler", "argo-version", "argo-requeue", "other-healers", "pause"):
         assert found[check][0]["verdict"] == "skipped", check
     assert found["exit"] == 0
 

@@ -3,9 +3,10 @@
 import pytest
 
 from rerail.plugins.checkpoint.attempts import create_run
+from rerail.plugins.checkpoint.notes import pause_run
 from rerail.plugins.checkpoint.open import open_run
 from rerail.plugins.gang.ledger import append
-from rerail.policies.documents import RunDoc
+from rerail.policies.documents import Pause, RunDoc
 from rerail.policies.supervisor.advance import Decision
 from rerail.policies.supervisor.state import AttemptRecord, GangSpec, RunState
 
@@ -60,6 +61,16 @@ def test_a_vcjob_that_somebody_made_restart_by_itself(cluster, doctor, make_run)
     cluster.change("jobs", "team", "mine-a1", lambda one: one["spec"].update(policies=[policy]))
     found = doctor("--run", "mine", "-n", "team")
     assert (found["grace"][0]["verdict"], found["own-restarts"][0]["verdict"]) == ("ok", "fail")
+
+
+def test_a_pause_is_told(cluster, doctor, make_run, store):
+    make_run("mine")
+    asked = Pause(writer="w" * 8, run="mine", reason="the switch is being changed", at_s=1.0)
+    pause_run(open_run("mine", store=store), asked)
+    cluster.put("configmaps", {"metadata": {"name": "rerail-guard", "namespace": "team"}, "data": {"paused": "all"}})
+    every, mine = doctor("--run", "mine")["pause"]
+    assert (every["verdict"], every["way_out"]) == ("warn", "rerail resume --all")
+    assert "the switch is being changed" in mine["found"]
 
 
 def test_gangs_that_are_left_over(cluster, doctor, make_run):
