@@ -176,7 +176,8 @@ def test_with_its_rights_the_extender_opens_a_lock_and_without_one_it_says_which
         spec = {"minMember": 1, "queue": real.namespace}
         if name == "urgent":
             spec["priorityClassName"] = high
-        one = {"metadata": {"name": name, **metadata}, "spec": spec, "status": status}
+        kind = {"apiVersion": POD_GROUPS.api_version, "kind": POD_GROUPS.kind}
+        one = {**kind, "metadata": {"name": name, **metadata}, "spec": spec, "status": status}
         real.api.create(POD_GROUPS, one, namespace=real.namespace)
 
     group("pg", {"phase": "Running"}, labels=labels, annotations=lock)
