@@ -288,7 +288,8 @@ class ConsentBook:
         if known is None:
             return None
         asked = {evictor: one.first_s for evictor, one in known.asks.items()}
-        return {"asked": asked, "save": known.save_s, "then": known.then}
+        stays = [evictor for evictor, one in known.asks.items() if one.stays]
+        return {"asked": asked, "save": known.save_s, "then": known.then, "stays": stays}
 
     def restore(self, gang: str, note: object, now_s: float) -> None:
         """Take over a note of an earlier process. It can only bring deadlines forward; what is no note is ignored.
@@ -308,10 +309,13 @@ class ConsentBook:
         }
         if not asks:
             return
+        told = note.get("stays")
+        stays = [str(evictor) for evictor in told] if isinstance(told, list) else []
         known = self._gangs.setdefault(gang, _Gang())
         for evictor, first_s in list(asks.items())[:MOST_EVICTORS]:
             one = known.asks.setdefault(evictor, _Ask(first_s, now_s))
             one.first_s = min(one.first_s, first_s)
+            one.stays = one.stays or evictor in stays
         save_s: Any = note.get("save")
         # A save that was asked for long ago has nothing to do with whoever asks next: they get a hold of their own.
         if _is_time(save_s) and now_s - float(save_s) <= self.hold_s + self._ttl_s:

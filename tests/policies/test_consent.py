@@ -142,6 +142,29 @@ def test_a_restart_keeps_the_deadline(book):
     assert again.ask("high", "gang", T0 + HOLD_S).consent
 
 
+def test_who_is_content_with_a_save_that_stays_is_so_after_a_restart_and_is_not_held_again(book):
+    book.ask("starving", "gang", T0, then="stay")
+    again = ConsentBook(hold_s=HOLD_S)
+    again.restore("gang", json.loads(json.dumps(book.note("gang"))), T0 + 1)
+    assert again.due(T0 + 1) == ("gang",)
+    again.saving("gang", T0 + 1)
+    assert again.saves()["gang"].then == "stay"
+    again.committed("gang", T0 + 2)
+    for second in range(2, int(3 * HOLD_S)):
+        again.forget(T0 + second)
+        assert again.ask("starving", "gang", T0 + second).consent
+    again.ask("evictor", "other", T0)
+    again.ask("starving", "other", T0, then="stay")
+    again.saving("other", T0)
+    assert again.saves()["other"].then == "leave", "one of them wants it away"
+
+
+def test_a_question_may_be_older_than_its_first_telling(book):
+    book.ask("starving", "gang", T0, since_s=T0 - 100)
+    assert book.ask("starving", "gang", T0 + 20, since_s=T0 + 20).consent
+    assert not book.ask("other", "gang", T0, since_s=T0 + 100).consent, "not from the future"
+
+
 def test_a_note_that_comes_after_the_first_question_brings_the_deadline_forward(book):
     book.ask("high", "gang", T0 + 50)
     book.restore("gang", {"asked": {"high": T0}, "save": None}, T0 + 51)
@@ -163,7 +186,18 @@ def test_a_save_of_long_ago_is_no_reason_to_go_without_one(book):
 
 @pytest.mark.parametrize(
     "note",
-    [None, 3, "x", [], {}, {"asked": 3}, {"asked": {"high": "x"}}, {"asked": {"high": float("nan")}}, {"save": 1.0}],
+    [
+        None,
+        3,
+        "x",
+        [],
+        {},
+        {"asked": 3},
+        {"asked": {"high": "x"}},
+        {"asked": {"high": float("nan")}},
+        {"save": 1.0},
+        {"stays": 3},
+    ],
 )
 def test_what_is_no_note_is_ignored(book, note):
     book.restore("gang", note, T0)
