@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rerail.plugins.evict.rights import DRAIN, EVICT, LOOK_AT_NODES
-from rerail.plugins.gang.rights import LOOK_AT_QUEUES, WITH_GROUPS, WITH_JOBS
+from rerail.plugins.gang.rights import LOOK_AT_QUEUES, TELL, WITH_GROUPS, WITH_JOBS
 from rerail.plugins.gang.volumes import READ_ATTACHMENTS, READ_CLAIMS
 from rerail.plugins.kube.resources import EVENTS, PODS, ResourceType
 from rerail.plugins.kube.rights import cluster_role, role, rules
@@ -61,7 +61,7 @@ def united(*rights: Verbs) -> dict[ResourceType, tuple[str, ...]]:
     return {kind: tuple(allowed) for kind, allowed in verbs.items()}
 
 
-_RUN: Final = united(WITH_JOBS, WITH_GROUPS, READ_CLAIMS)
+_RUN: Final = united(WITH_JOBS, WITH_GROUPS, READ_CLAIMS, TELL)
 
 IN_NAMESPACE: Final[Mapping[str, Verbs]] = {
     LAUNCHER: {
@@ -72,7 +72,7 @@ IN_NAMESPACE: Final[Mapping[str, Verbs]] = {
         _LOGS: ("get",),
         EVENTS: ("list",),
     },
-    RUNNER: united(_EXECUTOR, _RUN, {WORKFLOWS: ("get", "patch"), EVENTS: ("create",)}),
+    RUNNER: united(_EXECUTOR, _RUN, {WORKFLOWS: ("get", "patch")}),
     PRE_EVICT: united(_EXECUTOR, EVICT),
     REAPER: united(_EXECUTOR, _RUN, {WORKFLOWS: ("get",)}),
     NODE_KEEPER: united(_EXECUTOR, EVICT, {WORKFLOWS: ("get",), DEPLOYMENTS: ("get",)}),
@@ -81,12 +81,13 @@ IN_NAMESPACE: Final[Mapping[str, Verbs]] = {
 """Rights in the namespace of the workflows. Those in ``_GUARDED`` have those on the guard's ConfigMap besides."""
 
 IN_CLUSTER: Final[Mapping[str, Verbs]] = {
-    RUNNER: united(LOOK_AT_QUEUES, LOOK_AND_MARK, READ_ATTACHMENTS),
+    RUNNER: united(LOOK_AT_QUEUES, LOOK_AND_MARK, READ_ATTACHMENTS, TELL),
     PRE_EVICT: LOOK_AT_NODES,
-    REAPER: united(LOOK_AT_QUEUES, LOOK_AND_MARK),
+    REAPER: united(LOOK_AT_QUEUES, LOOK_AND_MARK, TELL),
     NODE_KEEPER: united(LOOK_AND_MARK, DRAIN),
 }
-"""Rights in the whole cluster. Without them gangs run, and no fault of a node is seen."""
+"""Rights in the whole cluster. Without them gangs run, and no fault of a node is seen. Events of nodes stand in
+``default``, where kustomize, which puts all of an overlay into one namespace, could not put a Role."""
 
 _GUARDED: Final = (RUNNER, REAPER, NODE_KEEPER)
 
