@@ -63,7 +63,7 @@ def give_up(inputs: Inputs, outputs: Outputs, api: KubeApi | None, *, log: Log, 
         except RerailError as error:
             log(f"the Workflow is not annotated: {error}")
         try:
-            tell(api, inputs.workflow, "GangGaveUp", words, kind="Warning")
+            tell(api, inputs.workflow, "GangGaveUp", words, at_s=(clock or Clock()).wall_s())
         except RerailError as error:
             log(f"no Event is recorded: {error}")
     return words

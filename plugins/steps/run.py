@@ -19,7 +19,7 @@ from rerail.plugins.kube.api import KubeApi
 from rerail.plugins.steps.ending import save_and_end
 from rerail.plugins.steps.inputs import Inputs
 from rerail.plugins.steps.outputs import Outputs
-from rerail.plugins.steps.workflow import annotate, read_workflow, tell
+from rerail.plugins.steps.workflow import annotate, read_workflow
 from rerail.plugins.volcano import VolcanoClient
 from rerail.policies.documents import Heartbeat
 from rerail.policies.errors import NotFoundError, RefusedError, RerailError, TransientError
@@ -126,7 +126,7 @@ class RunStep:
         if self._leaving.told and found is None:
             return self._left(supervisor, api)
         assert found is not None
-        return self._tell(found, state, api)
+        return self._tell(found, state)
 
     @staticmethod
     def _is_ours(state: RunState, workflow: WorkflowRef) -> bool:
@@ -174,7 +174,7 @@ class RunStep:
             log=self.log,
         )
         if state.phase == "done":
-            return self._tell("done", state, api)
+            return self._tell("done", state)
         self.outputs.write(outcome="stopped", attempt=state.attempt)
         self.outputs.words(told(state))
         return StepExit.STOPPED
@@ -185,7 +185,7 @@ class RunStep:
             with suppress(OSError):
                 self.outputs.progress(beat.total_steps if done else beat.step, beat.total_steps)
 
-    def _tell(self, found: str, state: RunState, api: KubeApi) -> StepExit:
+    def _tell(self, found: str, state: RunState) -> StepExit:
         words = told(state)
         record = state.attempts[-1] if state.attempts else None
         before = state.attempts[-2].n if found == "next" and len(state.attempts) > 1 else state.attempt
@@ -197,7 +197,4 @@ class RunStep:
         )
         self.outputs.words(words)
         self.log(words)
-        if found == "next":
-            with suppress(RerailError):  # the DAG tells it as well
-                tell(api, self.inputs.workflow, "GangRecovered", f"run {state.run}: {words}", kind="Warning")
         return {"done": StepExit.DONE, "next": StepExit.NEXT}.get(found, StepExit.STOPPED)

@@ -1,14 +1,15 @@
 """The Workflow that a step belongs to, as an object of the API server: read, annotated, and told by Events."""
 
 import gzip
+import hashlib
 import json
 from base64 import b64decode
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from rerail.plugins.kube.api import KubeApi
-from rerail.plugins.kube.resources import EVENTS, ResourceType
+from rerail.plugins.kube.events import About, write_event
+from rerail.plugins.kube.resources import ResourceType
 from rerail.policies.errors import NotFoundError, NotInstalledError
 from rerail.policies.handover import LastRun
 from rerail.policies.owners import WorkflowRef
@@ -21,7 +22,6 @@ REASON: Final = "rerail.dev/reason"
 RUN: Final = "rerail.dev/run"
 """Annotation: the name of the Workflow's run, where nobody gave one."""
 
-_MOST_OF_EVENT: Final = 1024
 _STEP: Final = "run"
 """Ending of the name of the template that drives a gang."""
 
@@ -114,26 +114,20 @@ def annotate(api: KubeApi, workflow: WorkflowRef, **annotations: str | None) -> 
     api.patch(WORKFLOWS, workflow.name, patch, namespace=workflow.namespace, repeatable=True)
 
 
-def tell(api: KubeApi, workflow: WorkflowRef, reason: str, words: str, *, kind: Literal["Normal", "Warning"]) -> None:
-    """Record an Event of the Workflow."""
-    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    body: Obj = {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"generateName": f"{workflow.name[:200]}.", "namespace": workflow.namespace},
-        "involvedObject": {
-            "apiVersion": WORKFLOWS.api_version,
-            "kind": WORKFLOWS.kind,
-            "name": workflow.name,
-            "namespace": workflow.namespace,
-            "uid": workflow.uid,
-        },
-        "reason": reason,
-        "message": words[:_MOST_OF_EVENT],
-        "type": kind,
-        "source": {"component": "rerail"},
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
-    }
-    api.create(EVENTS, body, namespace=workflow.namespace)
+def tell(api: KubeApi, workflow: WorkflowRef, reason: str, words: str, *, at_s: float) -> None:
+    """Record a Warning on the Workflow, once for the same words.
+
+    Raises:
+        RerailError: It cannot be written.
+    """
+    digest = hashlib.sha256(f"{workflow.uid} {reason} {words}".encode()).hexdigest()[:16]
+    write_event(
+        api,
+        About(WORKFLOWS, workflow.name, workflow.namespace, workflow.uid),
+        name=f"{workflow.name[:200]}.{digest}",
+        reason=reason,
+        text=words,
+        warning=True,
+        component="rerail-step",
+        at_s=at_s,
+    )
