@@ -65,7 +65,7 @@ def test_a_fault_is_handed_over_and_the_next_step_adopts(stage):
     (sick,) = (one for one in stage.api.find("nodes") if one["metadata"]["name"] == "n1")
     assert "rerail.dev/quarantined" in {taint["key"] for taint in sick["spec"]["taints"]}
     told = {(one["reason"], one["involvedObject"]["kind"]) for one in stage.api.find("events")}
-    assert {("GangFaulted", "Workflow"), ("GangResumed", "Workflow"), ("GangFaulted", "Node")} <= told
+    assert {("GangFaulted", "Workflow"), ("GangFaulted", "Node")} <= told
     again = stage.start(rerail_manifest="", rerail_policy="")
     assert stage.ended(again) == 0, stage.said()
     judge(stage)
