@@ -94,7 +94,7 @@ class PodThere(Value):
     Attributes:
         name: ``namespace/name``.
         training: Whether it is of a gang of ours.
-        deleted_at_s: When it has to be gone, by its own grace, epoch seconds; None where nobody asked it to leave.
+        deleted_at_s: When its grace ends, epoch seconds; None where nobody asked it to leave.
     """
 
     name: str

@@ -3,12 +3,11 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Self
 
 from rerail.plugins.checkpoint.store import RunStore
-from rerail.plugins.evict.cluster import may_run, name_of
+from rerail.plugins.evict.cluster import grace_of, is_leaving, may_run, name_of
 from rerail.plugins.evict.drain import Drain, Drained, GangDrained, belongs_here
 from rerail.plugins.evict.find import Place
 from rerail.plugins.evict.preevict import TAKEOVER_S
@@ -78,6 +77,7 @@ class DrainOwner:
     _wanted: dict[str, frozenset[str]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _said: dict[str, str] = field(default_factory=dict)
+    _leaving: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         for slot in self.slots:
@@ -102,6 +102,8 @@ class DrainOwner:
         for node in self._nodes.keys() - standing.keys():
             if all(one.ended_at_s is not None for one in self._nodes[node]):
                 del self._nodes[node]  # the next request for it is another matter
+        for node in self._leaving.keys() - standing.keys():
+            del self._leaving[node]
         for node, asked in standing.items():
             if not all(_is_done(ask) for _, ask in asked):
                 self._tried(node, partial(self._advance, node, asked))
@@ -164,10 +166,25 @@ class DrainOwner:
             return NodeLook(now_s=now_s, exists=False), ""
         pods = self.api.list(PODS, namespace=ALL_NAMESPACES, fields=f"spec.nodeName={node}").items
         boot_id = str(((found.get("status") or {}).get("nodeInfo") or {}).get("bootID") or "")
-        there = tuple(pod_there(pod) for pod in pods if may_run(pod) and not belongs_here(pod))
+        there = self._there(node, [pod for pod in pods if may_run(pod) and not belongs_here(pod)], now_s)
         return NodeLook(
             now_s=now_s, fenced=is_fenced(found), pods=there, last=self._last(self._nodes.get(node, ()))
         ), boot_id
+
+    def _there(self, node: str, pods: Sequence[Obj], now_s: float) -> tuple[PodThere, ...]:
+        """The pods as the decision sees them. A grace counts from when it was seen, by our clock and no other's."""
+        seen_s = self._leaving.get(node, {})
+        leaving = {str(pod["metadata"]["uid"]): pod for pod in pods if is_leaving(pod)}
+        self._leaving[node] = {uid: seen_s.get(uid, now_s) for uid in leaving}
+        ends_s = {uid: self._leaving[node][uid] + _grace_s(pod) for uid, pod in leaving.items()}
+        return tuple(
+            PodThere(
+                name=name_of(pod),
+                training=GANG_LABEL in (pod["metadata"].get("labels") or {}),
+                deleted_at_s=ends_s.get(str(pod["metadata"]["uid"])),
+            )
+            for pod in pods
+        )
 
     def _last(self, drains: Sequence[_Under]) -> LastDrain | None:
         """All drains of a node as one: a second one runs where somebody waits less long."""
@@ -260,16 +277,6 @@ def _is_done(ask: Ask) -> bool:
     return ask.told is not None and ask.told.done
 
 
-def pod_there(pod: Obj) -> PodThere:
-    """A pod as the decision sees it."""
-    metadata = pod["metadata"]
-    return PodThere(
-        name=name_of(pod),
-        training=GANG_LABEL in (metadata.get("labels") or {}),
-        deleted_at_s=_epoch_s(metadata.get("deletionTimestamp")),
-    )
-
-
 def is_fenced(node: Obj) -> bool:
     """Whether the healer, or anybody, keeps new work off the node."""
     if (node.get("spec") or {}).get("unschedulable"):
@@ -277,9 +284,6 @@ def is_fenced(node: Obj) -> bool:
     return any(taint.get("effect") in _KEEPS_OFF for taint in taints(node))
 
 
-def _epoch_s(stamp: object) -> float | None:
-    """When a pod's grace ends: the API server's stamp already counts it in."""
-    if not isinstance(stamp, str):
-        return None
-    at = datetime.fromisoformat(stamp)
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+def _grace_s(pod: Obj) -> float:
+    given = pod["metadata"].get("deletionGracePeriodSeconds")
+    return grace_of((pod,)) if given is None else float(given)
