@@ -119,7 +119,7 @@ class ClusterLook:
         except RerailError as error:
             return skipped("pause", f"whether all runs are paused cannot be told: {error}")
         where = f" --guard-namespace {self.guard_namespace}" if self.guard_namespace else ""
-        return judge_pause(why, of="all runs of this guard are", resume=f"rerail resume --all{where}")
+        return judge_pause(why, of="all runs of this guard", resume=f"rerail resume --all{where}")
 
     def _scheduler(self) -> Iterator[Finding]:
         check = "scheduler"

@@ -49,7 +49,7 @@ def run_findings(api: KubeApi, run: RunStore, *, namespace: str) -> Iterator[Fin
         )
         for pod in live
     }
-    yield judge_pause(why_paused(run), of=f"run {run.run!r} is", resume=f"rerail resume {run.run}")
+    yield judge_pause(why_paused(run), of=f"run {run.run!r}", resume=f"rerail resume {run.run}")
     yield judge_grace(entry.state if entry else None, graces)
     yield judge_policies(_labelled(api, JOBS, namespace, f"{RUN_LABEL}={run.run}"))
 

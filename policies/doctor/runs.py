@@ -45,8 +45,8 @@ def judge_pause(why: str, *, of: str, resume: str) -> Finding:
         resume: What ends it.
     """
     if not why:
-        return ok("pause", f"{of} not paused")
-    return warn("pause", f"{of} paused: {why}; faults are noted, and nothing is recovered", resume)
+        return ok("pause", f"{of}: not paused")
+    return warn("pause", f"{of}: paused: {why}; faults are noted, and nothing is recovered", resume)
 
 
 def judge_policies(jobs: Sequence[Mapping[str, Any]]) -> Finding:
