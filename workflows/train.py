@@ -199,7 +199,7 @@ def _run(prefix: str) -> Container:
         f"{prefix}run",
         ["step", "run"],
         inputs=[*_PLACE, *_WORK, *_BOUNDS],
-        outputs={"outcome": "stopped", "attempt": "", "next-attempt": "", "from-step": "", "words": ""},
+        outputs={"outcome": "stopped", "words": ""},
         account=RUNNER,
         pod_spec_patch=_GRACE,
     )
