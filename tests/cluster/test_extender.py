@@ -38,17 +38,25 @@ DEAF = (
 )
 
 
-def deaf_gang(gang: Gang, **spec: Any) -> None:
+def deaf_gang(
+    gang: Gang,
+    annotations: Mapping[str, str] | None = None,
+    *,
+    at: int = AT,
+    delay_s: float = 0.2,
+    **spec: Any,
+) -> None:
     """Start training on every GPU; it does not hear SIGTERM."""
     gpus = sum(int(node["status"]["allocatable"][machines.GPU]) for node in gang.cluster.ready_nodes().values())
-    document = traced(gang, replicas=REPLICAS, gpus=gpus // REPLICAS, delay_s=0.2, **spec)
+    document = traced(gang, replicas=REPLICAS, gpus=gpus // REPLICAS, delay_s=delay_s, **spec)
+    document["metadata"]["annotations"] = dict(annotations or {})
     template = document["spec"]["tasks"][0]["template"]
     template["spec"]["terminationGracePeriodSeconds"] = 1
     container = template["spec"]["containers"][0]
     container["command"] = ["python3", "-c", DEAF, *container["command"]]
     container["args"] = [f"--save-every={FAR}" if "save-every" in one else one for one in container["args"]]
     gang.start(document, policy={"capacity_wait_s": DEADLINE_S, "end_grace_s": 1.0})
-    gang.wait_step(AT)
+    gang.wait_step(at)
 
 
 @contextmanager
@@ -94,7 +102,8 @@ class Extender:
 
     def __init__(self, cluster: Any, folder: Path, more: Mapping[str, str], **options: Any) -> None:
         self.log = folder / "extender.log"
-        words = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
+        named = {key.replace("_", "-"): value for key, value in options.items()}
+        words = [f"--{key}" if value is True else f"--{key}={value}" for key, value in named.items()]
         command = [str(Path(sys.executable).with_name("rerail")), "serve", "extender", f"--listen={layout.HOST}:{PORT}"]
         environment = {**os.environ, **cluster.s3_env, "KUBECONFIG": str(cluster.kubeconfig), **more}
         with self.log.open("a") as log:
@@ -130,6 +139,16 @@ def extender(cluster, tmp_path) -> Iterator[Any]:
     yield start
     for one in started:
         one.stop()
+
+
+def taken_unseen(gang: Gang) -> None:
+    """Wait until the gang was evicted, and supervise it again: no request of its supervisor was in time."""
+
+    def gone() -> bool:
+        return not any(pod["status"]["phase"] == "Running" for pod in gang.pods())
+
+    gang.cluster.wait("it is taken", gone, DEADLINE_S)
+    gang.start()
 
 
 def events(gang: Gang) -> dict[str, Mapping[str, Any]]:
@@ -194,7 +213,9 @@ def test_without_an_extender_the_same_gang_loses_steps(cluster, gang, baseline, 
     place = queue(cluster, own, "one")
     low, high = priority(cluster, own, "low", 10), priority(cluster, own, "high", 1000)
     deaf_gang(gang, queue=place, priorityClassName=low, pod={"priorityClassName": low})
+    gang.kill_supervisor()
     other_job(cluster, gang.namespace, queue=place, priorityClassName=high)
+    taken_unseen(gang)
     report = finished(gang, baseline)
     assert report.attempts[1].started_from_step == FAR
     assert report.lost_steps > 0
@@ -210,6 +231,7 @@ def test_a_gang_that_does_not_answer_goes_at_the_deadline_also_across_a_restart(
     server = extender(unreachable, hold_s=hold_s)
     with asking(asks):
         deaf_gang(gang, queue=place, priorityClassName=low, pod={"priorityClassName": low})
+        gang.kill_supervisor()
         begun = time.monotonic()
         other_job(cluster, gang.namespace, queue=place, priorityClassName=high)
         cluster.wait("it is held", lambda: "EvictionHeld" in events(gang))
@@ -219,5 +241,6 @@ def test_a_gang_that_does_not_answer_goes_at_the_deadline_also_across_a_restart(
         extender(unreachable, hold_s=hold_s)
         cluster.wait("it goes", lambda: "EvictionAtDeadline" in events(gang))
         assert time.monotonic() - begun < hold_s + 12
+        taken_unseen(gang)
         report = finished(gang, baseline)
     assert report.lost_steps > 0
