@@ -76,7 +76,7 @@ class Cluster:
         for node in self.read("nodes")["items"]:
             name = node["metadata"]["name"]
             if node["spec"].get("taints") or "rerail.dev/" in str(node["metadata"]["annotations"]):
-                self.kubectl("uncordon", name)
+                self.kubectl("uncordon", name, check=False)  # a node that another session made may be gone
                 self.unmark(name)
             for condition in node["status"]["conditions"]:
                 if condition["type"].startswith("Nvidia") and condition["status"] == "True":
