@@ -2,15 +2,16 @@
 
 import contextlib
 import functools
-import html
 import http.server
 import json
 import os
+import queue
 import re
 import shutil
 import signal
 import subprocess
 import threading
+import time
 
 import pytest
 
@@ -34,14 +35,13 @@ FLAGS = (
     "--disable-dev-shm-usage",
     "--enable-logging=stderr",
     "--window-size=1500,900",
-    "--virtual-time-budget=20000",
-    "--dump-dom",
+    "--remote-debugging-port=0",  # so that it stays until it is ended
 )
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH (Debian: apt-get install chromium)")
 
 # The looker is same-origin and without rules, so it may look into the frames, which themselves can run no script.
-LOOKER = """<!doctype html><body style="margin:0"><pre id="found">waiting</pre><script>
+LOOKER = """<!doctype html><body style="margin:0"><script>
 const look = (frame) => {
   const page = frame.contentDocument, root = page.documentElement;
   const style = frame.contentWindow.getComputedStyle(page.body);
@@ -60,14 +60,19 @@ const load = (path, width) => new Promise((done) => {
   document.body.append(frame);
 });
 Promise.all(%s.map(([path, width]) => load(path, width))).then(
-  (found) => { document.getElementById("found").textContent = JSON.stringify(found); });
+  (found) => { console.log("LOOKED"); return fetch("/found", {method: "POST", body: JSON.stringify(found)}); });
 </script>"""
 
 
 class _Served(http.server.BaseHTTPRequestHandler):
-    def __init__(self, pages, *args):
-        self.pages = pages
+    def __init__(self, pages, told, *args):
+        self.pages, self.told = pages, told
         super().__init__(*args)
+
+    def do_POST(self):
+        self.told.put(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(204)
+        self.end_headers()
 
     def do_GET(self):
         found = self.pages.get(self.path)
@@ -85,8 +90,8 @@ class _Served(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def look(tmp_path):
     """Serve pages under Argo's rules and look at them: (what the looker found of each, what the console said)."""
-    pages = {}
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Served, pages))
+    pages, told = {}, queue.Queue()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Served, pages, told))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
 
@@ -102,18 +107,23 @@ def look(tmp_path):
             f"--blink-settings=preferredColorScheme={0 if dark else 1}",
             f"http://127.0.0.1:{server.server_port}/look.html",
         ]
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
+        with (tmp_path / "browser.log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
-            dom, logged = process.communicate(timeout=DEADLINE_S)
+            found = told.get(timeout=DEADLINE_S)
+            end = time.monotonic() + DEADLINE_S
+            # What the pages said comes before the looker's own word, in another pipe than what it found.
+            while b"LOOKED" not in (tmp_path / "browser.log").read_bytes():
+                assert time.monotonic() < end, "the browser's log does not come"
+                time.sleep(0.02)
+        except queue.Empty:
+            raise AssertionError((tmp_path / "browser.log").read_text(errors="replace")) from None
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-        found = re.search(r'<pre id="found">(\[.*?)</pre>', dom, re.DOTALL)
-        assert found, logged
-        return json.loads(html.unescape(found[1])), [line for line in logged.splitlines() if "CONSOLE" in line]
+            process.wait()
+        logged = (tmp_path / "browser.log").read_text(errors="replace").splitlines()
+        return json.loads(found), [line for line in logged if "CONSOLE" in line and "LOOKED" not in line]
 
     yield run
     server.shutdown()
