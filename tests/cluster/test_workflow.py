@@ -139,7 +139,7 @@ def test_a_budget_that_is_used_up_is_said_everywhere(cluster, trained):
         ("give-up", "Failed"),
         ("report", "Succeeded"),
     ], trained.told()
-    reason = f"run {gang.name}: the same failure at the same step {MIDDLE} in 2 attempts"
+    reason = f"run {gang.name}: the same failure at the same step {MIDDLE - 1} in 2 attempts"
     assert reason in trained.node("give-up(0)")["message"]
     workflow = trained.argo.workflow(name)
     assert workflow["metadata"]["annotations"]["rerail.dev/reason"].startswith(reason)
