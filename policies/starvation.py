@@ -23,6 +23,9 @@ _WHOLE: Final = 0.5
 _WAITS: Final = ("Inqueue", "Unknown")
 """Phases in which Volcano looks for victims for a group; for one that was not admitted (Pending) it never does."""
 
+_OF_QUOTAS: Final = ("count/", "requests.", "limits.")
+"""Beginnings of names in ``minResources`` that count objects, or say once more what a resource's own name says."""
+
 _NO_ROOM_WOULD_HELP: Final = ("NotEnoughTasks", "NotEnoughPodsOfTask")
 """Reasons of Unschedulable that tell of missing pods."""
 
@@ -166,5 +169,9 @@ def _deserves(taker: Share, giver: Share, resources: Sequence[str]) -> bool:
 
 
 def devices(amounts: Amounts) -> Amounts:
-    """Resources of a vendor: GPUs and their like, for which gangs wait."""
-    return {name: amount for name, amount in amounts.items() if "/" in name and amount > 0}
+    """Resources of a vendor: GPUs and their like, for which gangs wait; not the names of quotas, which Volcano adds."""
+    return {
+        name: amount
+        for name, amount in amounts.items()
+        if "/" in name and not name.startswith(_OF_QUOTAS) and amount > 0
+    }

@@ -36,6 +36,16 @@ def holder(key="gang", *, priority=0, queue="q", holds=4):
     return Holder(key, queue, priority, gpus(holds))
 
 
+def test_names_of_quotas_in_what_a_group_wants_are_no_devices():
+    """As Volcano writes ``minResources``; seen on HEAD of August 2026."""
+    counted = {"count/pods": Fraction(2), "pods": Fraction(2)}
+    named = {**counted, "requests.nvidia.com/gpu": Fraction(4), GPU: Fraction(4), "limits.cpu": Fraction(1)}
+    for wants in (counted, named):
+        who = Waiting("urgent", "q", 10, wants, T0)
+        assert to_ask(who, [holder()], {}, starved_s=1.0, hold_s=HOLD_S) == (holder(),)
+    assert not may_take(Waiting("urgent", "q", 10, {**counted, "amd.com/gpu": Fraction(1)}, T0), holder(), {})
+
+
 @pytest.mark.parametrize(
     ("phase", "reason", "waits"),
     [
