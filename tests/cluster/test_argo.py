@@ -7,6 +7,7 @@ import urllib.request
 import pytest
 from rig.argo import Node, RefusedError, start_argo, stop_argo
 from rig.argo_control import ADDRESS
+from rig.gangs import full
 
 NOBODY = {
     "runAsUser": 65534,
@@ -137,6 +138,7 @@ def test_a_controller_that_is_killed_loses_nothing_and_doubles_nothing(cluster, 
     assert len(cluster.read("pods", "-n", argo.namespace)["items"]) == 2
 
 
+@full
 def test_a_pod_that_is_deleted_by_force_is_retried(cluster, argo):
     code = "import sys, time; sys.exit() if '{{retries}}' != '0' else time.sleep(600)"
     infrastructure = {
@@ -154,6 +156,7 @@ def test_a_pod_that_is_deleted_by_force_is_retried(cluster, argo):
     assert argo.node(name, f"{name}(1)")["phase"] == "Succeeded"
 
 
+@full
 @pytest.mark.parametrize("how", ["stop", "terminate"])
 def test_a_workflow_that_is_ended_by_a_person_ends_its_pods(cluster, argo, how):
     work, after = step("work", cluster.image, "import time; time.sleep(600)"), step("after", cluster.image, "")

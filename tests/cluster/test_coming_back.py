@@ -60,7 +60,8 @@ def phase(gang: Gang, job: str) -> str:
     )
 
 
-@pytest.mark.parametrize("first", [True, pytest.param(False, marks=full)], ids=["own-class", "same-class"])
+@full
+@pytest.mark.parametrize("first", [True, False], ids=["own-class", "same-class"])
 @pytest.mark.usefixtures("s3")
 def test_gangs_that_were_sent_away_come_back_in_order(cluster, namespace, tmp_path, own, first):
     place = queue(cluster, own, "one")

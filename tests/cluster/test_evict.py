@@ -171,6 +171,7 @@ def asked(gang: Gang, attempt: int) -> set[str]:
     return {request.id for _, request in read_requests(gang.run, attempt)}
 
 
+@full
 def test_one_member_is_taken_away_and_all_save_and_all_leave(cluster, gang, baseline):
     """First it is marked and nobody deletes it; then one is deleted, and its preStop hook asks before its SIGTERM."""
     document = traced(gang, delay_s=0.12)

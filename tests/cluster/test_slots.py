@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from rig.gangs import full
 from rig.training import MIDDLE, Gang, finished, traced
 
 from rerail.plugins.checkpoint.notes import read_requests
@@ -63,6 +64,7 @@ def left_node_unhurt(gang: Gang, baseline: Gang, node: str) -> None:
     assert len(read_requests(gang.run, 1)) == 1
 
 
+@full
 def test_nvsentinels_drain_request(cluster, gang, baseline):
     printed = subprocess.run(
         [RERAIL, "serve", "drains", "--slot=nvsentinel", "--print=manifests"],
@@ -109,6 +111,7 @@ def test_nvsentinels_drain_request(cluster, gang, baseline):
     assert f"gang {gang.namespace}/{gang.name}-a1 saved step" in found["message"]
 
 
+@full
 def test_acks_approval_also_when_we_were_killed_in_between(cluster, gang, baseline):
     node = far_node(gang)
 

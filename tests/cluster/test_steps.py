@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from rig.gangs import full
 from rig.training import BEFORE, DEADLINE_S, MIDDLE, POLICY, Gang, finished, traced
 
 XID = {"type": "NvidiaXID79Error", "status": "True", "reason": "XID79", "message": "GPU 0 has fallen off the bus"}
@@ -88,6 +89,7 @@ def test_a_node_condition_is_handed_over_and_the_next_step_adopts(cluster, gang,
     assert job["metadata"]["labels"]["rerail.dev/workflow"] == "by-hand"
 
 
+@full
 def test_a_fault_between_two_steps_waits_for_the_next(gang, baseline, steps):
     steps.start(traced(gang))
     gang.wait_step(MIDDLE)
@@ -108,6 +110,7 @@ def is_of(pod, gang, attempt):
     return labels["rerail.dev/gang"] == f"{gang.name}-a{attempt}" and phase == "Running"
 
 
+@full
 def test_a_runner_that_is_told_to_go_leaves_the_gang(cluster, gang, baseline, steps):
     made = {
         "apiVersion": "argoproj.io/v1alpha1",
@@ -126,6 +129,7 @@ def test_a_runner_that_is_told_to_go_leaves_the_gang(cluster, gang, baseline, st
     finished(gang, baseline, attempts=1)
 
 
+@full
 def test_a_runner_whose_workflow_is_gone_saves_and_ends_the_gang(gang, steps):
     steps.start(traced(gang))
     gang.wait_step(MIDDLE)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from rig import machines, network
 from rig.argo import start_argo, stop_argo
+from rig.gangs import full
 from rig.library import REAPER, Trained, installed
 from rig.training import MIDDLE, RANKS, traced
 
@@ -74,6 +75,7 @@ def test_a_lost_gpu(cluster, trained, baseline):
     assert sick not in document["attempts"][1]["nodes"]
 
 
+@full
 @pytest.mark.alone
 def test_a_lost_node(cluster, trained, baseline):
     gang = trained.gang
@@ -92,6 +94,7 @@ def test_a_lost_node(cluster, trained, baseline):
     assert lost.name not in document["attempts"][1]["nodes"]
 
 
+@full
 def test_a_preempted_gang_saves_and_goes_on(trained, baseline):
     gang = trained.gang
     trained.submit(traced(gang))
@@ -110,6 +113,7 @@ def test_a_preempted_gang_saves_and_goes_on(trained, baseline):
     assert document["lost_steps"] == 0
 
 
+@full
 def test_a_damaged_newest_checkpoint_is_left_out(trained, baseline):
     gang = trained.gang
     trained.submit(traced(gang, delay_s=0.4))  # nothing newer comes between the damage and the kill
@@ -125,6 +129,7 @@ def test_a_damaged_newest_checkpoint_is_left_out(trained, baseline):
     assert any("damaged" in why for why in document["attempts"][1]["skipped"])
 
 
+@full
 def test_a_budget_that_is_used_up_is_said_everywhere(cluster, trained):
     gang = trained.gang
     raising = {"RERAIL_DRILL_RAISE": f"step={MIDDLE},rank=1"}
@@ -154,6 +159,7 @@ def living(gang):
     return [pod for pod in gang.pods() if pod["status"].get("phase") in ("Pending", "Running")]
 
 
+@full
 def test_a_workflow_that_a_person_stops_saves_and_ends_its_gang(trained):
     gang = trained.gang
     name = trained.submit(traced(gang, delay_s=0.3))
@@ -179,6 +185,7 @@ def reap(trained):
     return trained.gang.cluster.kubectl("logs", pod, "-n", trained.gang.namespace, "-c", "main")
 
 
+@full
 def test_a_workflow_that_a_person_terminates_leaves_nothing_behind(trained):
     gang = trained.gang
     name = trained.submit(traced(gang, delay_s=0.3))
@@ -192,6 +199,7 @@ def test_a_workflow_that_a_person_terminates_leaves_nothing_behind(trained):
     assert state.attempts[0].last_commit_step >= MIDDLE, "after a save"
 
 
+@full
 @pytest.mark.alone
 def test_a_gang_whose_runner_and_workflow_are_gone_is_reaped(cluster, trained):
     gang = trained.gang
@@ -214,6 +222,7 @@ def test_a_gang_whose_runner_and_workflow_are_gone_is_reaped(cluster, trained):
     assert state.attempts[0].last_commit_step >= MIDDLE, "after a save"
 
 
+@full
 def test_a_second_workflow_on_the_run_is_refused_and_changes_nothing(trained, baseline):
     gang = trained.gang
     first = trained.submit(traced(gang, delay_s=0.2))
@@ -227,6 +236,7 @@ def test_a_second_workflow_on_the_run_is_refused_and_changes_nothing(trained, ba
     same_training(trained, baseline, attempts=1)
 
 
+@full
 @pytest.mark.alone
 def test_a_recovery_goes_through_while_argo_is_down(cluster, trained, baseline):
     gang = trained.gang
@@ -246,6 +256,7 @@ def test_a_recovery_goes_through_while_argo_is_down(cluster, trained, baseline):
     same_training(trained, baseline, attempts=2)
 
 
+@full
 def test_a_runner_pod_that_is_lost_is_followed(cluster, trained, baseline):
     gang = trained.gang
     name = trained.submit(traced(gang))
