@@ -120,7 +120,7 @@ def test_a_run_that_succeeds_at_once(library):
     assert phases(nodes, *paths) == ["Succeeded", "Succeeded", "Skipped", "Omitted", "Succeeded", "Succeeded"]
 
 
-@full
+@pytest.mark.usefixtures("full")
 def test_faults_are_followed_by_nested_attempts_and_the_last_one_decides(library):
     handed = {"code": 10, "words": "xid-79 on node-0 ended attempt 1 at step 61; attempt 2 goes on from step 60"}
     name = train(library, resolve=[how("fresh")], run=[handed, {"code": 10}, {}], assess=[decide("again")])
@@ -251,7 +251,7 @@ def assessing(argo, code, outcome="give-up"):
     argo.cluster.kubectl("patch", *place, "--type=json", "-p", json.dumps(patch))
 
 
-@full
+@pytest.mark.usefixtures("full")
 @pytest.mark.parametrize("kind", ["container", "dag"])
 def test_a_step_on_a_sick_node_runs_again_on_another_one(cluster, library, kind):
     template = mine(cluster, library, 1, kind)
