@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from rerail.plugins.checkpoint.attempts import read_start
 from rerail.plugins.checkpoint.notes import read_heartbeat, read_reports, why_paused
@@ -20,6 +21,9 @@ from rerail.policies.supervisor.state import RunState
 
 _GLANCE = 50
 """Keys of a look at ``commits/``: the newest opening and the newest commit stand first."""
+
+DEAF_S: Final = 10.0
+"""How long a watcher that never heard of faults of nodes concludes nothing from a gang, while they cannot be read."""
 
 
 @dataclass(slots=True)
@@ -64,6 +68,9 @@ class Watch:
     _waits_since: tuple[str, float] | None = None
     _paused_all: str = ""
     _pause_unseen: bool = False
+    _signalled: tuple[FaultSignal, ...] = ()
+    _heard: bool = False
+    _deaf_since_s: float | None = None
 
     @property
     def beat(self) -> Heartbeat | None:
@@ -134,11 +141,12 @@ class Watch:
     def _seen(self, state: RunState) -> Observations:
         gang = self._gang(state)
         nodes = self._nodes()
+        signals = self._signals()
         return Observations(
-            gang=gang,
+            gang=None if self._deaf() else gang,
             waits_s=self.clock.monotonic_s() - self._waits_since[1] if self._waits_since else 0.0,
             blocked=self.blocked,
-            signals=self._signals(),
+            signals=signals,
             nodes=nodes,
             hold=self._hold(state, gang, nodes),
             paused=self.paused,
@@ -193,10 +201,19 @@ class Watch:
             return ()
 
     def _signals(self) -> tuple[FaultSignal, ...]:
+        """Faults of nodes; one that was seen does not cease to be known because nobody answers now."""
         try:
-            return self.nodes.signals()
+            self._signalled = self.nodes.signals()
         except TransientError:
-            return ()
+            self._deaf_since_s = self._deaf_since_s or self.clock.monotonic_s()
+        else:
+            self._heard = True
+        return self._signalled
+
+    def _deaf(self) -> bool:
+        """Whether faults of nodes were never heard of yet, for a while at most: they say who is to blame."""
+        since_s = self._deaf_since_s
+        return not self._heard and since_s is not None and self.clock.monotonic_s() - since_s < DEAF_S
 
     def _reports_of(self, attempt: int) -> _Reports:
         known = self._reports.setdefault(attempt, _Reports())

@@ -276,6 +276,6 @@ def test_no_answer_about_volumes_holds_in_words():
 
 
 def test_the_rights_are_among_those_that_are_printed():
-    in_namespace, _, in_cluster = documents("vcjob", "team", account="", guard_namespace="team")
+    in_namespace, *_, in_cluster = documents("vcjob", "team", account="", guard_namespace="team")
     assert rules(READ_CLAIMS)[0] in in_namespace["rules"]
     assert all(rule in in_cluster["rules"] for rule in rules(READ_ATTACHMENTS))

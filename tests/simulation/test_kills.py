@@ -29,13 +29,14 @@ def plan(kind: str, seed: int, **changes) -> Plan:
     drawn = plan_of(seed, faults=(kind,), calm=True)
     budgets = Budgets(application=4, without_progress=9)
     generous = drawn.policy.model_copy(update={"budgets": budgets, "suspect_margin_s": 0.3, "keep_last": 20})
-    fault = replace(drawn.faults[0], at_s=5.0)  # some commits are older, so that not all can be suspect
+    # Some commits are older, so that not all can be suspect, also where the first supervisor was killed at once.
+    fault = replace(drawn.faults[0], at_s=7.0)
     return replace(
         drawn,
         policy=generous,
         faults=(fault,),
         node_count=drawn.world_size + 4,
-        final=16,
+        final=24,
         every=2,
         **{"slow_p": 0.0, **changes},
     )
