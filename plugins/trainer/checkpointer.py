@@ -474,6 +474,7 @@ class Checkpointer:
         left = Left(code, reason)
         self._progress.note(left=str(left), exit_code=code)
         log.error("rerail: %s", left)
+        self._signal.disregard()
         self._close()
         self._background.give_up()
         raise left

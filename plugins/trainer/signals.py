@@ -1,5 +1,6 @@
 """SIGTERM as a wish: save at the next boundary together with all ranks, then leave."""
 
+import atexit
 import signal
 import threading
 import time
@@ -38,6 +39,13 @@ class TermSignal:
             signal.signal(signal.SIGTERM, self._before or signal.SIG_DFL)
             self._installed = False
 
+    def disregard(self) -> None:
+        """The process leaves by itself: one more SIGTERM must not take its exit code away, to the very end."""
+        if self._installed and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, _nothing)  # not SIG_IGN yet, which child processes would inherit
+            atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
+            self._installed = False
+
     @property
     def pending(self) -> bool:
         """Whether SIGTERM came."""
@@ -48,3 +56,7 @@ class TermSignal:
             self.seen_s = self._clock()
         if callable(self._before):
             self._before(number, frame)
+
+
+def _nothing(_number: int, _frame: FrameType | None) -> None:
+    return

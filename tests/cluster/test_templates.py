@@ -286,7 +286,9 @@ def test_a_step_that_fails_by_itself_is_not_retried(cluster, library):
 
 def may(cluster, argo, account, verb, what):
     who = f"--as=system:serviceaccount:{argo.namespace}:{account}"
-    return cluster.kubectl("auth", "can-i", verb, what, "-n", argo.namespace, who, check=False).strip() == "yes"
+    kind, _, sub = what.partition("/")  # kubectl would take what follows the stroke for a name
+    part = [f"--subresource={sub}"] if sub else []
+    return cluster.kubectl("auth", "can-i", verb, kind, *part, "-n", argo.namespace, who, check=False).strip() == "yes"
 
 
 NEEDED = {

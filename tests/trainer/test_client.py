@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -295,14 +296,35 @@ def test_c3_06_a_request_that_evaluation_outlives_is_recorded_with_its_phase(run
 
 def test_sigterm_in_one_process(run):
     run.open(1)
-    client, _ = simple(run, handle_signals=True)
-    client.restore()
-    client.step_done(1)
-    os.kill(os.getpid(), 15)
-    with pytest.raises(Left) as left:
-        client.step_done(2)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        client, _ = simple(run, handle_signals=True)
+        client.restore()
+        client.step_done(1)
+        os.kill(os.getpid(), 15)
+        with pytest.raises(Left) as left:
+            client.step_done(2)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     assert left.value.code == 85
     assert read_manifest(run.run, 1, 2).reason == "signal"
+
+
+LEAVES = """
+import atexit, os, sys
+atexit.register(os.kill, os.getpid(), 15)  # registered first, so it comes last
+from rerail.plugins.trainer.signals import TermSignal
+term = TermSignal()
+term.install()
+getattr(term, sys.argv[1])()
+os.kill(os.getpid(), 15)
+sys.exit(85)
+"""
+
+
+@pytest.mark.parametrize(("how", "code"), [("disregard", 85), ("restore", -15)])
+def test_sigterm_while_it_leaves_does_not_take_the_exit_code_away(how, code):
+    assert subprocess.run([sys.executable, "-c", LEAVES, how], timeout=60, check=False).returncode == code
 
 
 # progress
