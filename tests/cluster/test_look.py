@@ -23,6 +23,7 @@ def rerail(gang: Gang, *words: str) -> str:
     ).stdout
 
 
+@pytest.mark.usefixtures("baseline")  # it makes the queue
 def test_a_run_is_found_by_its_pods(gang: Gang, tmp_path):
     if gang.cluster.volcano == "none":
         pytest.skip("this cluster has no Volcano")
