@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from rerail.plugins.cli.driving import Progress
-from rerail.plugins.cli.evict import VERDICT_FAIL, DeadlineOption, connected, positive_s
+from rerail.plugins.cli.evict import VERDICT_FAIL, DeadlineOption, positive_s
+from rerail.plugins.cli.locate import connected
 from rerail.plugins.cli.output import Output, OutputOption, emit
 from rerail.policies.units import duration_s
 

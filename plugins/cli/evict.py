@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from rerail.plugins.cli.driving import Progress
+from rerail.plugins.cli.locate import connected
 from rerail.plugins.cli.output import Output, OutputOption, emit
 from rerail.policies.errors import NotFoundError, UsageError
 from rerail.policies.units import duration_s
@@ -125,15 +126,6 @@ def positive_s(text: str, option: str) -> float:
     if seconds <= 0:
         raise UsageError(f"{option} {text!r}: a save takes time; give it some, for example 120s")
     return seconds
-
-
-def connected(held: ExitStack) -> Any:
-    """The API server, until the stack ends."""
-    from rerail.plugins.kube.api import KubeApi
-
-    api = KubeApi.connect()
-    held.callback(api.close)
-    return api
 
 
 def _local_pods(run: str, gang: str, store: str, state: Path | None, grace_s: float) -> Any:
