@@ -29,6 +29,8 @@ class Goal:
 
 _RAW = "write + fsync of the same bytes"
 _SAVE = "Save of {} to an acknowledged commit, volume"
+_THROUGH_ARGO = "Recovery through the whole workflow, gang of 4, until {}"
+_RETRIED = "Argo's retryStrategy over a vcjob"
 _RESOLVE = "Requests to resolve among {} checkpoints, S3"
 
 GOALS: dict[str, Goal] = {
@@ -61,8 +63,12 @@ GOALS: dict[str, Goal] = {
     "inplace_n4": Goal("Recovery of a gang of 4 in its pods", "Volcano's RestartJob", 0.35),
     "api_calls_n4": Goal("API calls per recovery, gang of 4, ours and Volcano's", "", 42),
     "api_calls_n64": Goal("API calls per recovery, gang of 64, ours and Volcano's", "", 222),
-    "workflow_recovery_n4": Goal("Recovery through Argo, gang of 4", "", None),
-    "workflow_bytes_20": Goal("Bytes of the Workflow after 20 attempts", "", None),
+    "workflow_recovery_n4": Goal(_THROUGH_ARGO.format("all pods run"), _RETRIED, 0.3),
+    "workflow_step_n4": Goal(_THROUGH_ARGO.format("a new step"), _RETRIED, 0.3),
+    "workflow_recovery_restartjob_n4": Goal(_THROUGH_ARGO.format("all pods run"), "Volcano's RestartJob", 0.7),
+    "workflow_step_restartjob_n4": Goal(_THROUGH_ARGO.format("a new step"), "Volcano's RestartJob", 0.7),
+    "workflow_pods_before_gang": Goal("Argo's pods in sequence before the new gang is created", "", 0),
+    "workflow_bytes_20": Goal("The Workflow after 20 attempts", "", 300_000),
 }
 """In the table's order. Those of 1 GiB and 100,000 checkpoints are taken by `make bench-full` only."""
 

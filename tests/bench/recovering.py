@@ -32,6 +32,9 @@ CONDITION = {
     "reason": "XID79",
     "message": "GPU 0000:3b:00.0 has fallen off the bus",
 }
+LONELY = "RERAIL_RUN_NAME"
+"""Where a pod that nobody supervises is told its gang's name, to be found by it."""
+FIRST_STEP = '"step":1,'
 _RIG = str(Path(__file__).parents[1] / "cluster")
 _OURS = ("rerail/",)
 _VOLCANO = ("vc-controller-manager", "vc-scheduler")
@@ -71,7 +74,7 @@ def recovering(folder: Path, *, rounds: int, say: Callable[[str], None]) -> Iter
         unit="s",
         note=(
             f"to all pods running; to the first step that was not made before {_beside(moved.stepping, theirs)}. "
-            f"{alone}. Phases, medians: {_phases(moved)}"
+            f"{alone}. Phases, medians: {phases_told(moved)}"
         ),
     )
     yield Result(
@@ -81,7 +84,7 @@ def recovering(folder: Path, *, rounds: int, say: Callable[[str], None]) -> Iter
         ratio=ratios(stayed.stepping, theirs.stepping),
         pairs=rounds,
         unit="s",
-        note=f"to the first step that was not made before; no pod begins anew. Phases, medians: {_phases(stayed)}",
+        note=f"to the first step that was not made before; no pod begins anew. Phases, medians: {phases_told(stayed)}",
     )
     totals = [float(sum(calls.values())) for calls in took["moved"].calls]
     yield Result(
@@ -122,7 +125,7 @@ def _beside(ours: list[float], theirs: Took) -> str:
     return f"{above:.2f} s against {below:.2f} s ({ratios(ours, theirs.stepping).median:.2f}x)"
 
 
-def _phases(took: Took) -> str:
+def phases_told(took: Took) -> str:
     names = list(took.phases[0]) if took.phases else []
     return ", ".join(f"{name} {median(one[name] for one in took.phases):.2f} s" for name in names)
 
@@ -175,56 +178,44 @@ class Arms:
         with self._gang() as gang:
             victim = gang.pods()[-1]
             node = victim["spec"]["nodeName"]
-            steps = _steps(gang.trace / "trace-a1-r0.jsonl")
+            steps = steps_in(gang.trace / "trace-a1-r0.jsonl")
             wall = datetime.now(UTC)
             with self.cluster.condition(node, CONDITION):
                 begin = time.monotonic() - (datetime.now(UTC) - wall).total_seconds()
                 gang.kill_pod(victim)
                 self._until_running(gang, begin, took, f"{gang.name}-a2")
                 until = datetime.now(UTC)
-                _until_step(gang.trace / "trace-a2-r0.jsonl", steps, begin, took)
+                until_step(gang.trace / "trace-a2-r0.jsonl", steps, begin, took)
                 self._finish(gang)
-            took.phases.append(_told(gang))
+            took.phases.append(phases_of(gang))
             took.calls.append(self.calls(wall, until))
 
     def in_place(self, took: Took) -> None:
         """A rank dies, its launch does not."""
         with self._gang() as gang:
-            steps = _steps(gang.trace / "trace-a1-r0.jsonl")
+            steps = steps_in(gang.trace / "trace-a1-r0.jsonl")
             begin = time.monotonic()
             gang.kill_rank(1)
-            _until_step(gang.trace / "trace-a2-r0.jsonl", steps, begin, took)
+            until_step(gang.trace / "trace-a2-r0.jsonl", steps, begin, took)
             took.running.append(took.stepping[-1])
             self._finish(gang)
-            took.phases.append(_told(gang))
+            took.phases.append(phases_of(gang))
 
     def restart_job(self, took: Took) -> None:
         """A pod dies, and the policy makes all anew. Each trains alone: no peer to meet, no state to load."""
-        from rig.training import supervised, traced
+        from rig.training import supervised
 
         with supervised(self.cluster, self.namespace, self.place()) as gang:
-            told = {
-                "policies": [{"event": "PodFailed", "action": "RestartJob"}],
-                "maxRetry": 10,
-                "plugins": {"svc": [], "env": []},
-            }
-            # As process 1 it does not hear SIGTERM: the default grace of 30 s would be all that is measured.
-            short = {"terminationGracePeriodSeconds": 1}
-            document = traced(gang, steps=STEPS, delay_s=DELAY_S, pod=short, **told)
-            container = document["spec"]["tasks"][0]["template"]["spec"]["containers"][0]
-            document["spec"]["tasks"][0]["template"]["metadata"] = {"labels": {"rerail.dev/run": gang.name}}
-            named = {"name": "RERAIL_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
-            trace = {"name": "RERAIL_TRACE", "value": "/trace/$(RERAIL_POD)"}
-            container["env"] = [one for one in container["env"] if one["name"] != "RERAIL_TRACE"]
-            container["env"] = [named, {"name": "RERAIL_RUN_NAME", "value": gang.name}, trace, *container["env"]]
-            self.cluster.kubectl("create", "-n", self.namespace, "-f", "-", document=document)
+            policy = {"event": "PodFailed", "action": "RestartJob"}
+            self.cluster.kubectl("create", "-n", self.namespace, "-f", "-", document=lonely(gang, policy, most=10))
             first = gang.trace / f"{gang.name}-worker-0" / "trace-a0-r0.jsonl"
-            wait_until(f"step {MIDDLE}", lambda: _steps(first) >= MIDDLE)
-            before = {pod["metadata"]["uid"] for pod in gang.pods()}
+            wait_until(f"step {MIDDLE}", lambda: steps_in(first) >= MIDDLE)
+            pods = gang.pods()
+            before = {pod["metadata"]["uid"] for pod in pods}
             begin = time.monotonic()
-            gang.kill_pod(gang.pods()[1], run_variable="RERAIL_RUN_NAME")
+            gang.kill_pod(pods[1], run_variable=LONELY)
             self._until_running(gang, begin, took, gang.name, before)
-            wait_until("a step after the restart", lambda: _lines(first, '"step":1,') > 1)
+            wait_until("a step after the restart", lambda: lines_in(first, FIRST_STEP) > 1)
             took.stepping.append(time.monotonic() - begin)
             self.cluster.kubectl("delete", "vcjob", gang.name, "-n", self.namespace)
 
@@ -276,21 +267,38 @@ class Arms:
         return counts
 
 
-def _told(gang: Any) -> dict[str, float]:
+def lonely(gang: Any, policy: dict[str, str], *, most: int) -> dict[str, Any]:
+    """A vcjob that nobody supervises: each pod trains alone, and only Volcano's policy answers a fault."""
+    from rig.training import traced
+
+    told = {"policies": [policy], "maxRetry": most, "plugins": {"svc": [], "env": []}}
+    # As process 1 it does not hear SIGTERM: the default grace of 30 s would be all that is measured.
+    document = traced(gang, steps=STEPS, delay_s=DELAY_S, pod={"terminationGracePeriodSeconds": 1}, **told)
+    template = document["spec"]["tasks"][0]["template"]
+    template["metadata"] = {"labels": {"rerail.dev/run": gang.name}}
+    container = template["spec"]["containers"][0]
+    named = {"name": "RERAIL_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    trace = {"name": "RERAIL_TRACE", "value": "/trace/$(RERAIL_POD)"}
+    container["env"] = [one for one in container["env"] if one["name"] != "RERAIL_TRACE"]
+    container["env"] = [named, {"name": LONELY, "value": gang.name}, trace, *container["env"]]
+    return dict(document)
+
+
+def phases_of(gang: Any) -> dict[str, float]:
     """Seconds of each phase, of the first incident."""
     phases = gang.report().incidents[0].phases_s
     return {} if phases is None else {name: value or 0.0 for name, value in phases.model_dump().items()}
 
 
-def _steps(path: Path) -> int:
-    return _lines(path, '"step"')
+def steps_in(path: Path) -> int:
+    return lines_in(path, '"step"')
 
 
-def _lines(path: Path, word: str) -> int:
+def lines_in(path: Path, word: str) -> int:
     return path.read_text().count(word) if path.exists() else 0
 
 
-def _until_step(path: Path, steps: int, begin: float, took: Took) -> None:
+def until_step(path: Path, steps: int, begin: float, took: Took) -> None:
     """Wait for a step beyond those that were made before the fault."""
 
     def newer() -> bool:

@@ -20,6 +20,7 @@ from tests.bench.lines import lines_per_s
 from tests.bench.loads import verified_load
 from tests.bench.pairs import Result
 from tests.bench.recovering import recovering
+from tests.bench.recovering_argo import ATTEMPTS, recovering_argo, workflow_bytes
 from tests.bench.recovering_many import recovering_many
 from tests.bench.resolving import resolving
 from tests.bench.stall import async_stall
@@ -52,6 +53,8 @@ def measures(*, full: bool, small: bool) -> dict[str, Measure]:
         "import_client": lambda _: import_client(pairs=9),
         "recovery_n64": lambda at: recovering_many(at, rounds=1 if small else 7, say=_say),
         "recovery": lambda at: recovering(at, rounds=1 if small else 7, say=_say),
+        "workflow_recovery": lambda at: recovering_argo(at, rounds=1 if small else 7, say=_say),
+        "workflow_bytes": lambda at: workflow_bytes(at, attempts=2 if small else ATTEMPTS, say=_say),
     }
     if full:
         found["commit_pv_1g"] = lambda at: commit("commit_pv_1g", max(1024 * unit, MIB), at, pairs=7)

@@ -17,7 +17,7 @@ def load(name):
     return module
 
 
-pairs, table, goals = load("pairs"), load("table"), load("goals")
+pairs, table, goals, audit = load("pairs"), load("table"), load("goals"), load("audit")
 
 
 @pytest.mark.parametrize(("q", "expected"), [(0, 1.0), (0.5, 2.5), (1, 4.0), (0.05, 1.15), (0.95, 3.85)])
@@ -113,3 +113,43 @@ def test_results_survive_being_written_and_read(tmp_path):
     table.write_results(tmp_path / "results.json", rows)
     assert table.read_results(tmp_path / "results.json") == rows == json.loads((tmp_path / "results.json").read_text())
     assert table.read_results(tmp_path / "none.json") == {"measures": {}}
+
+
+def call(at, resource, name, *, user="system:serviceaccount:argo:argo", code=201, **more):
+    what = {"resource": resource, "namespace": "ns", "name": name, **more}
+    return json.dumps(
+        {
+            "verb": "create",
+            "objectRef": what,
+            "responseStatus": {"code": code},
+            "user": {"username": user},
+            "requestReceivedTimestamp": f"2026-11-30T12:00:{at:02d}.000000Z",
+        }
+    )
+
+
+def counted(*lines, since=10):
+    stamp = f"2026-11-30T12:00:{since:02d}.000000Z"
+    return audit.pods_of_argo(lines, namespace="ns", since=stamp, gang="r-a2")
+
+
+def test_pods_of_argo_are_counted_between_the_fault_and_the_new_gang_only():
+    gang = call(20, "jobs", "r-a2", user="runner")
+    before, between, after = (call(at, "pods", f"step-{at}") for at in (9, 15, 25))
+    assert counted(before, between, gang, after) == 1
+    assert counted(before, gang, after) == 0
+    assert counted(between, call(16, "jobs", "r-a1", user="runner"), between, gang) == 2
+    assert counted(between, after) is None
+
+
+def test_pods_of_others_bindings_and_refusals_are_not_pods_of_argo():
+    gang = call(20, "jobs", "r-a2", user="runner")
+    others = [
+        call(15, "pods", "r-a2-worker-0", user="system:serviceaccount:volcano-system:volcano-controllers"),
+        call(15, "pods", "step", subresource="binding"),
+        call(15, "pods", "step", code=403),
+        call(15, "configmaps", "step"),
+        call(15, "pods", "step").replace('"ns"', '"elsewhere"'),
+    ]
+    assert counted(*others, gang) == 0
+    assert counted(*others, call(16, "jobs", "r-a2", user="runner", code=409)) is None
