@@ -114,7 +114,7 @@ def workflow_bytes(folder: Path, *, attempts: int = ATTEMPTS, say: Callable[[str
         ratio=Spread(size, size, size),
         pairs=1,
         unit="bytes",
-        note=f"bytes of JSON as the API server gives it, with {attempts} gangs of {RANKS}, give-up and report: {nodes} nodes",
+        note=f"JSON as the API server gives it, with {attempts} gangs of {RANKS}, give-up and report: {nodes} nodes",
     )
 
 
