@@ -4,7 +4,7 @@ One step drives one gang, in-place attempts included. The step that sees the gan
 and leaves when that gang is submitted: so Argo is not on the path of recovery. The next step finds it in the ledger.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Final, Literal
 
@@ -33,6 +33,9 @@ _GOES_ON: Final = frozenset({"", "-1", "0", "10", "11", "64", "137", "143"})
 """Exit codes of a step after which the ledger alone decides: it handed over, or was lost. Others say what is wrong."""
 
 ASKED: Final = "asked to stop: "
+
+_MOST_TOLD: Final = 12
+"""Ends of attempts in one text: it becomes the message of a node of the Workflow."""
 
 
 def gang_of_step(begun: RunState | None, *, reopened: bool = False) -> str:
@@ -143,22 +146,42 @@ def _give_up(attempt: int, words: str) -> Assessment:
 
 
 def told(state: RunState) -> str:
-    """Where a run stands and how it came there, in a sentence or two."""
-    if state.phase == "stopped":
-        return state.reason
+    """Where a run stands and how it came there, in a few sentences; each attempt in the same pods is named.
+
+    Of a run that is done they tell every end, of another one those of the newest gang that ended an attempt.
+    """
     ends = [record for record in state.attempts if record.end_cause and record.end_cause != "done"]
     if state.phase == "done":
         reached = state.attempts[-1].last_step if state.attempts else None
         many = len(state.attempts)
         how = "" if many == 1 else f" in {many} attempts"
-        return "; ".join((f"done at step {reached}{how}", *(_ended(state, one) for one in ends)))
+        return "; ".join((f"done at step {reached}{how}", *_story(state, ends)))
     if not ends:
-        return f"attempt {state.attempt} is {state.phase}" + (f": {state.reason}" if state.reason else "")
-    last = ends[-1]
-    now = state.attempts[-1]
-    if now.n == last.n:
-        return f"{_ended(state, last)}; the next attempt waits" + (f": {state.reason}" if state.reason else "")
-    return f"{_ended(state, last)}; {_goes_on(state, now)}"
+        return state.reason if state.phase == "stopped" else _waits(f"attempt {state.attempt} is {state.phase}", state)
+    last, now = ends[-1], state.attempts[-1]
+    here = [record for record in ends if record.gang == last.gang]
+    if state.phase == "stopped":
+        return "; ".join((state.reason, *(_story(state, here) if len(here) > 1 else ())))
+    goes_on = _goes_on(state, now) if now.n != last.n else _waits("the next attempt waits", state)
+    return "; ".join((*_story(state, here[:-1]), _ended(state, last), goes_on))
+
+
+def _waits(words: str, state: RunState) -> str:
+    return words + (f": {state.reason}" if state.reason else "")
+
+
+def _story(state: RunState, ends: Sequence[AttemptRecord]) -> Iterator[str]:
+    """How attempts ended, and how each went on in the same pods; only the newest of many."""
+    left_out = max(0, len(ends) - _MOST_TOLD)
+    if left_out:
+        yield f"{left_out} earlier attempts"
+    for record in ends[left_out:]:
+        after = next((one for one in state.attempts if one.n == record.n + 1), None)
+        went_on = ""
+        if after is not None and after.how == "in-place" and after.started_from_step is not None:
+            how = f"went on from step {after.started_from_step}" if after.started_from_step else "began anew"
+            went_on = f", and attempt {after.n} {how} in the same pods"
+        yield _ended(state, record) + went_on
 
 
 def _ended(state: RunState, record: AttemptRecord) -> str:
@@ -178,17 +201,17 @@ def _fault(incident: Incident) -> str:
 
 
 def _goes_on(state: RunState, record: AttemptRecord) -> str:
-    begins = (
-        f"attempt {record.n} begins anew, since there was no checkpoint"
-        if not record.started_from_step
-        else f"attempt {record.n} goes on from step {record.started_from_step}"
-    )
+    step = record.started_from_step
+    if step is None:
+        return f"attempt {record.n} is being opened"
+    begins = f"attempt {record.n} goes on from step {step}" if step else f"attempt {record.n} begins anew"
+    why = "" if step else ", since there was no checkpoint"
     if record.how == "in-place":
-        return f"{begins} in the same pods"
+        return f"{begins} in the same pods{why}"
     if record.nodes:
-        return f"{begins} on {_listed(record.nodes)}"
+        return f"{begins} on {_listed(record.nodes)}{why}"
     away = f", away from {_listed(sorted(state.quarantined))}" if state.quarantined else ""
-    return f"{begins}{away}"
+    return f"{begins}{away}{why}"
 
 
 def _listed(names: Sequence[str], at_most: int = 4) -> str:

@@ -30,6 +30,9 @@ def perform(
 ) -> Assessment:
     """Decide, and tell Argo; never fails.
 
+    What is given up is told here, to the Workflow itself: this step is tried again when its pod is lost, the one that
+    fails for people to see is not.
+
     Args:
         inputs: What the template said.
         outputs: Where Argo is told.
@@ -37,36 +40,55 @@ def perform(
         log: Takes one line for people.
         clock: For waits.
     """
-    _, opened, found = _judged(inputs, api, log=log, clock=clock or Clock())
+    clock = clock or Clock()
+    name, opened, found = _judged(inputs, api, log=log, clock=clock)
     how: How = "resume"
     if opened is not None and found.decision == "again":
         with suppress(RerailError):
             entry = newest_entry(opened)
             how = how_of(opened, entry.state) if entry is not None else "fresh"
+    if api is not None and found.decision == "give-up":
+        _tell(inputs, api, _reason(name, found), log=log, clock=clock)
     outputs.write(decision=found.decision, how=how, next_attempt=found.attempt)
     outputs.words(found.words)
     return found
 
 
 def give_up(inputs: Inputs, outputs: Outputs, api: KubeApi | None, *, log: Log, clock: Clock | None = None) -> str:
-    """Say why, wherever people look: the node's message, the Workflow's annotation and an Event of it.
+    """Say why as the pod's last words, which become the node's message; what was told already is said again as it is.
 
     Returns:
         The reason.
     """
-    name, _, found = _judged(inputs, api, log=log, clock=clock or Clock())
-    words = f"run {name}: {found.words}"
-    outputs.words(words)
+    clock = clock or Clock()
+    name = inputs.run_name(None, otherwise=named(inputs, api))
+    words = ""
     if api is not None:
-        try:
-            annotate(api, inputs.workflow, reason=words)
-        except RerailError as error:
-            log(f"the Workflow is not annotated: {error}")
-        try:
-            tell(api, inputs.workflow, "GangGaveUp", words, at_s=(clock or Clock()).wall_s())
-        except RerailError as error:
-            log(f"no Event is recorded: {error}")
+        with suppress(RerailError):
+            words = read_workflow(api, inputs.workflow).reason
+    if not words.startswith(_reason(name)):
+        _, _, found = _judged(inputs, api, log=log, clock=clock)
+        words = _reason(name, found)
+        if api is not None:
+            _tell(inputs, api, words, log=log, clock=clock)
+    outputs.words(words)
     return words
+
+
+def _reason(name: str, found: Assessment | None = None) -> str:
+    return f"run {name}: {found.words if found is not None else ''}"
+
+
+def _tell(inputs: Inputs, api: KubeApi, words: str, *, log: Log, clock: Clock) -> None:
+    """Say why in an annotation of the Workflow, and in an Event of it."""
+    try:
+        annotate(api, inputs.workflow, reason=words)
+    except RerailError as error:
+        log(f"the Workflow is not annotated: {error}")
+    try:
+        tell(api, inputs.workflow, "GangGaveUp", words, at_s=clock.wall_s())
+    except RerailError as error:
+        log(f"no Event is recorded: {error}")
 
 
 def _judged(inputs: Inputs, api: KubeApi | None, *, log: Log, clock: Clock) -> tuple[str, RunStore | None, Assessment]:

@@ -21,7 +21,7 @@ from rerail.policies.owners import WorkflowRef
 from rerail.policies.recovery import DRILL_POLICY
 from rerail.policies.supervisor.advance import advance, begin
 from rerail.policies.supervisor.observations import CommitView, GangView, NodeView, Now, Observations, PodView
-from rerail.policies.supervisor.state import GangSpec, Phase, RunState
+from rerail.policies.supervisor.state import AttemptRecord, GangSpec, Phase, RunState
 
 PHASES = get_args(Phase)
 ME = WorkflowRef(namespace="team", name="w", uid="u1").owner
@@ -204,8 +204,67 @@ def test_the_words_say_what_ended_where_and_from_where_it_goes_on():
     assert told(scheduled).endswith("from step 40, away from a")
     fresh = handed.attempts[1].model_copy(update={"started_from_step": 0, "how": "in-place"})
     assert told(handed.model_copy(update={"attempts": (handed.attempts[0], fresh)})).endswith(
-        "attempt 2 begins anew, since there was no checkpoint in the same pods"
+        "attempt 2 begins anew in the same pods, since there was no checkpoint"
     )
+    opening = handed.attempts[1].model_copy(update={"started_from_step": None})
+    assert told(handed.model_copy(update={"attempts": (handed.attempts[0], opening)})).endswith(
+        "; attempt 2 is being opened"
+    )
+
+
+def tried(n, gang, how, *, ended="", from_step=0, last_step=None):
+    """The record of an attempt."""
+    return AttemptRecord(
+        n=n, gang=gang, nodes=(), how=how, opened_at_s=0.0, started_from_step=from_step, last_step=last_step,
+        end_cause=ended,
+    )  # fmt: skip
+
+
+def test_each_attempt_in_the_same_pods_is_named_in_the_words_of_its_gang():
+    """A node of a DAG is one gang: what happened within it stands nowhere else in the DAG."""
+    first = tried(1, "r-a1", "fresh", ended="app-error", last_step=44)
+    second = tried(2, "r-a1", "in-place", ended="hang", from_step=40, last_step=61)
+    third = tried(3, "r-a1", "in-place", from_step=60)
+    in_place = "app-error ended attempt 1 at step 44, and attempt 2 went on from step 40 in the same pods"
+
+    over = third.model_copy(update={"end_cause": "done", "last_step": 100})
+    assert told(state("done", attempt=3, attempts=(first, second, over))) == (
+        f"done at step 100 in 3 attempts; {in_place}; "
+        "hang ended attempt 2 at step 61, and attempt 3 went on from step 60 in the same pods"
+    )
+    assert told(state(attempt=3, attempts=(first, second, third))) == (
+        f"{in_place}; hang ended attempt 2 at step 61; attempt 3 goes on from step 60 in the same pods"
+    )
+    moved = tried(3, "r-a3", "new-gang", from_step=60)
+    assert told(state(gang="r-a3", attempt=3, attempts=(first, second, moved))) == (
+        f"{in_place}; hang ended attempt 2 at step 61; attempt 3 goes on from step 60"
+    )
+    assert told(state("waiting", attempt=2, reason="no room", attempts=(first, second))) == (
+        f"{in_place}; hang ended attempt 2 at step 61; the next attempt waits: no room"
+    )
+    assert told(state("stopped", attempt=2, reason="the budget is used up", attempts=(first, second))) == (
+        f"the budget is used up; {in_place}; hang ended attempt 2 at step 61"
+    )
+    ended = moved.model_copy(update={"end_cause": "pod-lost", "last_step": 77})
+    fourth = tried(4, "r-a4", "new-gang", from_step=70)
+    assert told(state(gang="r-a4", attempt=4, attempts=(first, second, ended, fourth))) == (
+        "pod-lost ended attempt 3 at step 77; attempt 4 goes on from step 70"
+    ), "what was told by an earlier node is not told again"
+    anew = second.model_copy(update={"end_cause": "", "started_from_step": 0})
+    done = anew.model_copy(update={"end_cause": "done", "last_step": 100})
+    assert told(state("done", attempt=2, attempts=(first, done))).endswith("and attempt 2 began anew in the same pods")
+
+
+def test_words_of_a_run_with_many_attempts_fit_into_a_nodes_message():
+    ends = [
+        tried(n, "r-a1", "in-place" if n > 1 else "fresh", ended="app-error", from_step=10 * n, last_step=10 * n + 5)
+        for n in range(1, 80)
+    ]
+    last = tried(80, "r-a1", "in-place", ended="done", from_step=800, last_step=900)
+    words = told(state("done", attempt=80, attempts=(*ends, last)))
+    assert words.startswith("done at step 900 in 80 attempts; 67 earlier attempts; app-error ended attempt 68 ")
+    assert words.endswith("and attempt 80 went on from step 800 in the same pods")
+    assert len(words) < 2048
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -111,12 +111,24 @@ def test_what_no_retry_mends_is_given_up_with_the_steps_own_words(stage, step, p
     with_nodes(stage, old, newest, other, retry, packed=packed)
     assert step("assess") == 0
     assert (stage.output("decision"), stage.output("words")) == ("give-up", newest["message"])
-    assert step("give-up") == 1
     words = f"run run: {newest['message']}"
-    assert stage.last_words() == words
-    assert stage.annotations()["rerail.dev/reason"] == words
+    assert stage.annotations()["rerail.dev/reason"] == words, "also if the pod of give-up is lost"
     (event,) = stage.api.find("events")
     assert (event["reason"], event["message"], event["type"]) == ("GangGaveUp", words, "Warning")
+    assert step("give-up", rerail_store="file:///nowhere/at/all") == 1
+    assert stage.last_words() == words, "as it was told, though the store does not answer now"
+    assert step("assess") == 0
+    assert len(stage.api.find("events")) == 1, "one Event, however often it is said"
+
+
+def test_giving_up_tells_the_workflow_itself_where_the_step_before_did_not(stage, step):
+    stage.workflow("w1", "u1", metadata={"annotations": {"rerail.dev/reason": "run other: no room"}})
+    assert step("give-up") == 1
+    words = stage.last_words()
+    assert words.startswith("run run: ")
+    assert stage.annotations()["rerail.dev/reason"] == words
+    (event,) = stage.api.find("events")
+    assert event["message"] == words
 
 
 def test_a_store_that_does_not_answer_or_has_no_run_is_given_up_and_assess_does_not_fail(stage, step):
