@@ -26,13 +26,20 @@ def render(
     image: Annotated[
         str, typer.Option("--image", help="Image of Rerail's own steps. [default: rerail:<version>, of no registry]")
     ] = "",
+    nodes: Annotated[
+        bool,
+        typer.Option(
+            "--nodes", help="Print the rights to look at nodes and mark them, too; whoever applies them is an admin."
+        ),
+    ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; show how DIR differs, and exit with 1 if it does.")
     ] = False,
 ) -> None:
     """Render the Argo templates: WorkflowTemplates, accounts and rights, as kustomize base and overlays.
 
-    Without --output all objects of one namespace are printed: rerail render -n team | kubectl apply -n team -f -.
+    Without --output all objects of one namespace are printed: rerail render -n team | kubectl apply -f -. With it the
+    rights of --nodes are the folder components/nodes.
     With --check and no DIR the files that came with this installation are checked.
 
     Exit codes: 0 done, 1 files differ, 2 bad input.
@@ -54,7 +61,7 @@ def render(
             raise typer.Exit(VERDICT_DRIFT)
         return
     if output is None:
-        sys.stdout.write(flat(namespace, steps))
+        sys.stdout.write(flat(namespace, steps, nodes=nodes))
         return
     for path in write(output, files(namespace, steps)):
         sys.stderr.write(f"wrote {output / path}\n")

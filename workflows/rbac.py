@@ -104,12 +104,17 @@ def accounts() -> list[Document]:
     return documents
 
 
-def cluster_rights() -> list[Document]:
-    """ClusterRoles and their bindings, for the accounts of one namespace."""
+def cluster_rights(suffix: str = "") -> list[Document]:
+    """ClusterRoles and their bindings, for the accounts of one namespace.
+
+    Args:
+        suffix: After the bindings' names, so that a second namespace does not take the first one's away.
+    """
     documents: list[Document] = []
     for account, verbs in IN_CLUSTER.items():
-        bound = cluster_role(account, rules(verbs))
-        documents += [_told(bound, account), _binding("ClusterRoleBinding", "ClusterRole", account)]
+        binding = _binding("ClusterRoleBinding", "ClusterRole", account)
+        binding["metadata"]["name"] += suffix
+        documents += [_told(cluster_role(account, rules(verbs)), account), binding]
     return documents
 
 

@@ -3,7 +3,8 @@
 base/templates/            WorkflowTemplates and the CronWorkflow
 base/accounts/             ServiceAccounts, Roles and bindings
 base/                      both
-components/nodes/          what the accounts may do in the whole cluster: look at nodes and mark them
+components/nodes/          what the accounts may do in the whole cluster: look at nodes and mark them; its bindings are
+                           called after the namespace, so that two of them in a cluster do not meet
 overlays/namespaced/       base in one namespace; nothing of the cluster
 overlays/cluster-wide/     the templates as ClusterWorkflowTemplates, and with accounts/ in it
                            the accounts and the CronWorkflow in one namespace, and components/nodes
@@ -87,7 +88,7 @@ def files(namespace: str = NAMESPACE, image: str = IMAGE) -> dict[str, str]:
         "base/accounts/accounts.yaml": to_yaml(*accounts()),
         "base/accounts/kustomization.yaml": to_yaml(_kustomization(["accounts.yaml"])),
         "base/kustomization.yaml": to_yaml(_kustomization(["accounts", "templates"])),
-        "components/nodes/rights.yaml": to_yaml(*cluster_rights()),
+        "components/nodes/rights.yaml": to_yaml(*cluster_rights(_suffix(namespace))),
         "components/nodes/kustomization.yaml": to_yaml(_kustomization(["rights.yaml"], kind="Component")),
         "overlays/namespaced/kustomization.yaml": to_yaml(_kustomization(["../../base"], namespace=namespace)),
         "overlays/cluster-wide/templates.yaml": to_yaml(*clustered),
@@ -105,10 +106,20 @@ def files(namespace: str = NAMESPACE, image: str = IMAGE) -> dict[str, str]:
     return {path: HEADER + text for path, text in sorted(written.items())}
 
 
-def flat(namespace: str, image: str = IMAGE) -> str:
-    """All objects of one namespace as one stream, for kubectl."""
-    inside = [*accounts(), *_library(image).values()]
+def flat(namespace: str, image: str = IMAGE, *, nodes: bool = False) -> str:
+    """All objects of one namespace as one stream, for kubectl.
+
+    Args:
+        namespace: Of the objects.
+        image: Of Rerail's own steps.
+        nodes: Also what the accounts may do in the whole cluster.
+    """
+    inside = [*accounts(), *_library(image).values(), *(cluster_rights(_suffix(namespace)) if nodes else ())]
     return HEADER + to_yaml(*(_placed(one, namespace) for one in inside))
+
+
+def _suffix(namespace: str) -> str:
+    return "" if namespace == NAMESPACE else f"-{namespace}"
 
 
 def write(folder: Path, wanted: Mapping[str, str]) -> list[str]:
@@ -169,7 +180,8 @@ def _with_image(part: Any, image: str) -> Any:
 
 
 def _placed(document: Mapping[str, Any], namespace: str) -> dict[str, Any]:
-    placed = {**document, "metadata": {**document["metadata"], "namespace": namespace}}
+    own = {} if document["kind"].startswith("Cluster") else {"namespace": namespace}
+    placed = {**document, "metadata": {**document["metadata"], **own}}
     if "subjects" in placed:
         placed["subjects"] = [{**subject, "namespace": namespace} for subject in placed["subjects"]]
     return placed
