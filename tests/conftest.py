@@ -14,6 +14,7 @@ import os
 import secrets
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -399,12 +400,17 @@ class ProxyHandler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def s3_proxy(s3_env: S3Server) -> Iterator[Callable[[], Proxy]]:
+def s3_proxy(s3_env: S3Server) -> Iterator[Callable[..., Proxy]]:
+    """Make proxies; ``tls`` is the context of one that speaks HTTPS."""
     with ExitStack() as stack:
 
-        def make() -> Proxy:
+        def make(*, tls: ssl.SSLContext | None = None) -> Proxy:
             server = stack.enter_context(ProxyServer(("127.0.0.1", 0), ProxyHandler))
-            server.proxy = Proxy(f"http://127.0.0.1:{server.server_port}", s3_env.endpoint)
+            if tls is not None:
+                # The handshake is the connection's thread's own: one that fails must not end the server.
+                server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+            scheme = "http" if tls is None else "https"
+            server.proxy = Proxy(f"{scheme}://127.0.0.1:{server.server_port}", s3_env.endpoint)
             thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
             thread.start()
             stack.callback(thread.join, 5)

@@ -43,6 +43,7 @@ def resilient_gang(
     max_attempts: int | str = 20,
     backend: str = "vcjob",
     take_over: bool = False,
+    guard_namespace: str = "",
     control: str = "",
     store_secret: str = "rerail-store",  # noqa: S107  # a Secret's name
     rerail_image: str = IMAGE,
@@ -71,6 +72,7 @@ def resilient_gang(
         max_attempts: Attempts before the run gives up, at most 80.
         backend: ``vcjob`` or ``podgroup``.
         take_over: Continue a run that somebody else began.
+        guard_namespace: Of the guard that runs share, where that is another one.
         control: Store of the run's documents, where it is another one.
         store_secret: Secret with the store's access.
         rerail_image: Of Rerail's own steps.
@@ -105,6 +107,7 @@ def resilient_gang(
         "max-attempts": str(max_attempts),
         "backend": backend,
         "take-over": "true" if take_over else "false",
+        "guard-namespace": guard_namespace,
         "control": control,
         "store-secret": store_secret,
         "rerail-image": rerail_image,

@@ -92,6 +92,11 @@ TAKE_OVER: Final = Setting(
     choices=("false", "true"),
     description="Continue a run that another workflow or person began. Make sure that it does not go on there.",
 )
+GUARD_NAMESPACE: Final = Setting(
+    name="guard-namespace",
+    description="Namespace of the guard's ConfigMap that runs share; accounts need its rights there (`rerail rights "
+    "--guard-namespace`). Empty: the workflow's.",
+)
 STORE_SECRET: Final = Setting(
     name="store-secret",
     default="rerail-store",
@@ -108,7 +113,7 @@ WORK: Final = (IMAGE_OF_RANKS, COMMAND, REPLICAS, GPUS, QUEUE, PRIORITY_CLASS, M
 PLACE: Final = (STORE, CONTROL, RUN, STORE_SECRET, RERAIL_IMAGE)
 """Which run, and how a step reaches it."""
 
-BOUNDS: Final = (DEADLINE, MAX_ATTEMPTS, BACKEND, TAKE_OVER)
+BOUNDS: Final = (DEADLINE, MAX_ATTEMPTS, BACKEND, TAKE_OVER, GUARD_NAMESPACE)
 """How it is driven."""
 
 _NOT_ENVIRONMENT: Final = (RERAIL_IMAGE.name,)

@@ -143,4 +143,5 @@ def _assess(prefix: str) -> Container:
 
 
 def _give_up(prefix: str) -> Container:
-    return step(f"{prefix}{GAVE_UP}", ["step", "say", "--fail"], inputs=["words"], account=NODE_KEEPER)
+    command = ["step", "say", "--fail"]
+    return step(f"{prefix}{GAVE_UP}", command, inputs=["words"], account=NODE_KEEPER, retries=None)

@@ -8,7 +8,16 @@ does not count), and only what the infrastructure broke is tried again.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from hera.workflows import Artifact, Container, EmptyDirVolume, Env, NoneArchiveStrategy, Parameter, RetryStrategy
+from hera.workflows import (
+    Artifact,
+    ConfigMapVolume,
+    Container,
+    EmptyDirVolume,
+    Env,
+    NoneArchiveStrategy,
+    Parameter,
+    RetryStrategy,
+)
 from hera.workflows.models import (
     Affinity,
     Backoff,
@@ -25,6 +34,7 @@ from hera.workflows.models import (
     ValueFrom,
 )
 
+from rerail.plugins.steps.simple import AUTHORITIES, AUTHORITIES_FOLDER
 from rerail.workflows.parameters import RERAIL_IMAGE, STORE_SECRET, environment
 
 OUTPUTS: Final = "/tmp/rerail"  # noqa: S108  # an emptyDir of the pod's own
@@ -53,7 +63,7 @@ def step(
     outputs: Mapping[str, str] | None = None,
     artifacts: Mapping[str, str] | None = None,
     env: Mapping[str, str] | None = None,
-    retries: int = 10,
+    retries: int | None = 10,
     pod_spec_patch: str | None = None,
     memory: str = "1Gi",
 ) -> Container:
@@ -68,7 +78,8 @@ def step(
         outputs: Output parameters with their defaults, each read from the file of its name in ``OUTPUTS``.
         artifacts: Output artifacts and their files; a file that is not there is no failure.
         env: Further variables.
-        retries: How often a step that the infrastructure broke is tried again.
+        retries: How often a step that the infrastructure broke is tried again. None for a step that only says why
+            something failed: its node then has its words, where a Retry node has Argo's own.
         pod_spec_patch: What of the pod's spec Argo sets in no other way.
         memory: The container's limit.
     """
@@ -94,11 +105,14 @@ def step(
         env=variables,
         env_from=[store_access()] if STORE_SECRET.name in taken else None,
         resources=ResourceRequirements(requests={"cpu": "50m", "memory": "192Mi"}, limits={"memory": memory}),
-        volumes=[EmptyDirVolume(name="scratch", mount_path="/tmp")],  # noqa: S108  # the root is read-only
+        volumes=[
+            EmptyDirVolume(name="scratch", mount_path="/tmp"),  # noqa: S108  # the root is read-only
+            ConfigMapVolume(name=AUTHORITIES, mount_path=AUTHORITIES_FOLDER, read_only=True, optional=True),
+        ],
         security_context=LOCKED,
         service_account_name=account,
         affinity=BESIDE_GPUS,
-        retry_strategy=infrastructure_retry(retries),
+        retry_strategy=infrastructure_retry(retries) if retries is not None else None,
         pod_spec_patch=pod_spec_patch,
     )
 

@@ -216,7 +216,7 @@ def _assess(prefix: str) -> Container:
 
 
 def _give_up(prefix: str) -> Container:
-    return step(f"{prefix}give-up", ["step", "give-up"], inputs=_PLACE, account=RUNNER)
+    return step(f"{prefix}give-up", ["step", "give-up"], inputs=_PLACE, account=RUNNER, retries=None)
 
 
 def _report(prefix: str) -> Container:

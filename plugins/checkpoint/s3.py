@@ -61,6 +61,7 @@ _FULL_CODES = frozenset(
 )
 _REGION_CODES = frozenset({"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"})
 _TRANSPORT = (HTTPClientError, boto_errors.ConnectionError, IncompleteReadError, CredentialRetrievalError)
+_UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "[Errno 2]")  # the second: there is no such file of certificates
 _WAY_OUT = (
     "If the vendor spells this in a way of its own, set RERAIL_S3_DIALECT (aws, gcs, oss or cos); on OSS and COS turn "
     "bucket versioning off; else keep control documents elsewhere (--control file:///shared/folder)"
@@ -407,6 +408,11 @@ class _Bucket:
         said = f"{action} of s3://{self.bucket}/{key} at {self.endpoint}: {error}"
         if isinstance(error, ClientError):
             return self._explain_answer(error, action, said)
+        if isinstance(error, boto_errors.SSLError) and any(sign in str(error) for sign in _UNTRUSTED):
+            return RefusedError(
+                f"{said}; set AWS_CA_BUNDLE to the file with the certificate of the server's authority (it is "
+                f"{os.environ.get('AWS_CA_BUNDLE') or 'not set'} now)"
+            )
         if isinstance(error, _TRANSPORT):
             return StoreUnreachableError(f"{said}; check AWS_ENDPOINT_URL, the network and the server, then try again")
         if isinstance(error, NoCredentialsError | PartialCredentialsError):

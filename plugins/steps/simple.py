@@ -2,10 +2,16 @@
 
 import re
 import shlex
-from typing import Any
+from typing import Any, Final
 
 from rerail.policies.errors import UsageError
 from rerail.policies.workloads.run_manifest import RUN_KIND, RUN_VERSION
+
+AUTHORITIES: Final = "rerail-ca"
+"""ConfigMap with certificates of authorities of one's own; it may be missing."""
+
+AUTHORITIES_FOLDER: Final = "/etc/rerail/ca"
+"""Where its files are in steps and ranks: AWS_CA_BUNDLE, in the store's Secret, names one."""
 
 
 def simple_manifest(
@@ -53,6 +59,8 @@ def simple_manifest(
         spec["priorityClassName"] = priority_class.strip()
     if secret.strip():
         spec["envFrom"] = [{"secretRef": {"name": secret.strip(), "optional": True}}]
+        spec["volumes"] = [{"name": AUTHORITIES, "configMap": {"name": AUTHORITIES, "optional": True}}]
+        spec["volumeMounts"] = [{"name": AUTHORITIES, "mountPath": AUTHORITIES_FOLDER, "readOnly": True}]
     return {"apiVersion": RUN_VERSION, "kind": RUN_KIND, "metadata": {"name": name}, "spec": spec}
 
 

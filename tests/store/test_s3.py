@@ -2,9 +2,11 @@
 
 import hashlib
 import os
+import ssl
 import threading
 
 import pytest
+import trustme
 
 from rerail.plugins.checkpoint.dialects import DIALECTS, find_dialect
 from rerail.plugins.checkpoint.open import open_store
@@ -48,6 +50,27 @@ def test_the_usual_variables_reach_the_server(s3_env):
     store.prove()
     assert store.create("a", b"x") == Created()
     store._bucket._client.close()
+
+
+def test_an_authority_of_ones_own_is_trusted_where_it_is_named(s3_store, s3_proxy, tmp_path, monkeypatch):
+    own = trustme.CA()
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    own.issue_cert("127.0.0.1").configure_cert(tls)
+    proxy = s3_proxy(tls=tls)
+    endpoint = proxy.endpoint
+    with pytest.raises(RefusedError, match="AWS_CA_BUNDLE") as untrusted:
+        s3_store(endpoint=endpoint, prefix="p").prove()
+    assert proxy.requests == []
+    assert "CERTIFICATE_VERIFY_FAILED" in str(untrusted.value)
+    bundle = tmp_path / "ca.crt"
+    own.cert_pem.write_to_path(str(bundle))
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(bundle))
+    store = s3_store(endpoint=endpoint, prefix="p")
+    store.prove()
+    assert store.create("a", b"x") == Created()
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "missing.crt"))
+    with pytest.raises(RefusedError, match=r"it is .*missing\.crt now"):
+        s3_store(endpoint=endpoint, prefix="q").prove()
 
 
 def test_create_is_one_conditional_put(behind, proxy):
