@@ -19,7 +19,7 @@ from hera.workflows.models import TemplateRef
 from rerail.plugins.steps.inputs import MOST_ATTEMPTS
 from rerail.policies.errors import UsageError
 from rerail.workflows import pre_evict, report, retry, train
-from rerail.workflows.naming import IMAGE, versioned
+from rerail.workflows.naming import versioned
 from rerail.workflows.render import refuse_twins
 
 Text = str | Mapping[str, Any]
@@ -46,7 +46,7 @@ def resilient_gang(
     guard_namespace: str = "",
     control: str = "",
     store_secret: str = "rerail-store",  # noqa: S107  # a Secret's name
-    rerail_image: str = IMAGE,
+    rerail_image: str = "",
     inline: Workflow | None = None,
     cluster_scope: bool = False,
     depends: str | None = None,
@@ -75,7 +75,7 @@ def resilient_gang(
         guard_namespace: Of the guard that runs share, where that is another one.
         control: Store of the run's documents, where it is another one.
         store_secret: Secret with the store's access.
-        rerail_image: Of Rerail's own steps.
+        rerail_image: Of Rerail's own steps. Empty: as the library was rendered; inline: one of no registry.
         inline: Put the templates into this workflow instead of referring to the library.
         cluster_scope: The library is there as ClusterWorkflowTemplates.
         depends: As of any task; ``>>`` sets it, too.
@@ -110,7 +110,7 @@ def resilient_gang(
         "guard-namespace": guard_namespace,
         "control": control,
         "store-secret": store_secret,
-        "rerail-image": rerail_image,
+        **_steps_image(rerail_image),
     }
     library = (train.NAME, train.ENTRY)
     return _task(
@@ -126,7 +126,7 @@ def guarded_step(
     arguments: Mapping[str, str] | None = None,
     retries: int | str = 3,
     settle_s: int | str = 30,
-    rerail_image: str = IMAGE,
+    rerail_image: str = "",
     inline: Workflow | None = None,
     cluster_scope: bool = False,
     depends: str | None = None,
@@ -141,7 +141,7 @@ def guarded_step(
         arguments: For the step; needs ``inline``, since the library's wrapper does not know them.
         retries: How often it is tried again.
         settle_s: Seconds for which a failed step's node is looked at: its agent may be later than the failure.
-        rerail_image: Of Rerail's own steps.
+        rerail_image: Of Rerail's own steps. Empty: as the library was rendered; inline: one of no registry.
         inline: Put the wrapper into this workflow instead of referring to the library.
         cluster_scope: The library is there as ClusterWorkflowTemplates.
         depends: As of any task.
@@ -166,7 +166,7 @@ def guarded_step(
         return retry.guard_templates(prefix=prefix, template=template, template_ref=template_ref, arguments=arguments)
 
     library = (retry.NAME, retry.ENTRY)
-    passed = own | {"retries": str(retries), "settle-s": str(settle_s), "rerail-image": rerail_image}
+    passed = own | {"retries": str(retries), "settle-s": str(settle_s), **_steps_image(rerail_image)}
     return _task(name, library, passed, templates, inline, cluster_scope=cluster_scope, depends=depends, when=when)
 
 
@@ -253,6 +253,10 @@ def _put(workflow: Workflow, templates: Sequence[DAG | Container]) -> None:
     refuse_twins(
         f"workflow {workflow.name or workflow.generate_name!r}", [{"name": one.name} for one in workflow.templates]
     )
+
+
+def _steps_image(image: str) -> dict[str, str]:
+    return {"rerail-image": image} if image else {}
 
 
 def _text(content: Text) -> str:

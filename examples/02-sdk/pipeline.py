@@ -10,6 +10,7 @@ from hera.workflows import DAG, Container, Parameter, Task, Workflow
 from rerail.workflows import guarded_step, resilient_gang
 
 IMAGE = "registry.example/llama:1"
+RERAIL = "registry.example/rerail:0.1.0"
 STORE = "s3://checkpoints/runs"
 
 with Workflow(generate_name="llama-", entrypoint="pipeline", service_account_name="rerail-reader") as w:
@@ -43,6 +44,7 @@ with Workflow(generate_name="llama-", entrypoint="pipeline", service_account_nam
             template="evaluate",
             arguments={"run": "{{tasks.train.outputs.parameters.run}}"},
             inline=w,
+            rerail_image=RERAIL,
         )
         before >> train >> after
 

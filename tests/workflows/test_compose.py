@@ -101,6 +101,17 @@ def test_a_number_may_be_an_expression_of_argo():
     assert passed["replicas"] == "{{inputs.parameters.n}}"
 
 
+def test_the_image_of_our_steps_is_the_librarys_unless_it_is_named():
+    for named, expected in (({}, None), ({"rerail_image": "registry.example/rerail:1"}, "registry.example/rerail:1")):
+        reference = TemplateRef(name="mine", template="step")
+
+        def build(_w, _own, named=named, reference=reference):
+            resilient_gang(**GANG, **named) >> guarded_step("score", template_ref=reference, **named)
+
+        for task in tasks_of(templates_of(workflow(build))["main"]):
+            assert arguments_of(task).get("rerail-image") == expected
+
+
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="{}", exclude_categories=["Cs", "Cc"]), max_size=40)
 
 
