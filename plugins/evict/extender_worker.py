@@ -22,7 +22,7 @@ from rerail.plugins.evict.extender_gangs import ASKED_ANNOTATION, CHECKPOINT_ANN
 from rerail.plugins.evict.extender_saves import GangSave, Taken, newest_commit
 from rerail.plugins.evict.locks import Flip, Locks
 from rerail.plugins.kube.api import KubeApi
-from rerail.plugins.kube.resources import EVENTS
+from rerail.plugins.kube.events import About, write_event
 from rerail.plugins.volcano.podgroup import POD_GROUPS
 from rerail.policies.consent import Change, Save
 from rerail.policies.errors import ConflictError, NotFoundError, RerailError, TransientError
@@ -288,27 +288,16 @@ class Worker:
             self._tell(partial(self._event, group, _REASONS[change.state], text, change.at_s, late=late))
 
     def _event(self, group: OurGroup, reason: str, text: str, at_s: float, *, late: bool) -> None:
-        at = datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        body = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"name": f"{group.name[:40]}.{secrets.token_hex(8)}", "namespace": group.namespace},
-            "involvedObject": {
-                "apiVersion": POD_GROUPS.api_version,
-                "kind": POD_GROUPS.kind,
-                "namespace": group.namespace,
-                "name": group.name,
-                "uid": group.uid,
-            },
-            "type": "Warning" if late else "Normal",
-            "reason": reason,
-            "message": text[:1024],
-            "source": {"component": "rerail-extender"},
-            "firstTimestamp": at,
-            "lastTimestamp": at,
-            "count": 1,
-        }
-        self.api.create(EVENTS, body, namespace=group.namespace)
+        write_event(
+            self.api,
+            About(POD_GROUPS, group.name, group.namespace, group.uid),
+            name=f"{group.name[:40]}.{secrets.token_hex(8)}",
+            reason=reason,
+            text=text,
+            warning=late,
+            component="rerail-extender",
+            at_s=at_s,
+        )
 
     def _trouble(self, gang: str, where: str, error: Exception) -> None:
         """Count what went wrong, and say it once per gang until something else happens."""
