@@ -62,7 +62,7 @@ class RunStep:
     """One runner.
 
     Attributes:
-        inputs: What the template said.
+        inputs: What the template said. Where it names the gang, every other one is the next step's.
         outputs: Where Argo is told.
         log: Takes one line for people.
         on_event: Takes each decision.
@@ -105,7 +105,7 @@ class RunStep:
     def _driven(self, supervisor: Supervisor, standing: LedgerEntry | None, api: KubeApi) -> StepExit:
         workflow = self.inputs.workflow
         reopened = self._reopened(supervisor, standing, api)
-        gang = gang_of_step(standing.state if standing else None, reopened=reopened)
+        gang = self.inputs.text("gang") or gang_of_step(standing.state if standing else None, reopened=reopened)
         begun = standing.state.phase_number if standing else -1
 
         def over() -> bool:

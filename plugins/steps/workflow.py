@@ -22,8 +22,8 @@ REASON: Final = "rerail.dev/reason"
 RUN: Final = "rerail.dev/run"
 """Annotation: the name of the Workflow's run, where nobody gave one."""
 
-_STEP: Final = "run"
-"""Ending of the name of the template that drives a gang."""
+_STEPS: Final = ("run", "open")
+"""Endings of the names of the templates that drive a gang, or open one."""
 
 _RUN_PARAMETER: Final = "run"
 
@@ -99,7 +99,7 @@ def _nodes(status: Obj) -> Iterator[Obj]:
 def _is_step(node: Obj, run: str) -> bool:
     template = node.get("templateName") or (node.get("templateRef") or {}).get("template") or ""
     given = {one.get("name"): one.get("value") for one in (node.get("inputs") or {}).get("parameters") or []}
-    return node.get("type") == "Pod" and str(template).endswith(_STEP) and given.get(_RUN_PARAMETER) in (run, "")
+    return node.get("type") == "Pod" and str(template).endswith(_STEPS) and given.get(_RUN_PARAMETER) in (run, "")
 
 
 def annotate(api: KubeApi, workflow: WorkflowRef, **annotations: str | None) -> None:
