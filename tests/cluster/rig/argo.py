@@ -189,6 +189,13 @@ class Argo:
         """Terminate it as the UI does: no hook runs."""
         self._json("PUT", f"/api/v1/workflows/{self.namespace}/{name}/terminate", {"name": name})
 
+    def answer(self, name: str, display_name: str, **outputs: str) -> None:
+        """Answer a node that waits for a person, as the UI does: set its outputs, and let it go on."""
+        asked = {"name": name, "namespace": self.namespace, "nodeFieldSelector": f"displayName={display_name}"}
+        path = f"/api/v1/workflows/{self.namespace}/{name}"
+        self._json("PUT", f"{path}/set", {**asked, "outputParameters": json.dumps(outputs)})
+        self._json("PUT", f"{path}/resume", asked)
+
     def artifact(self, name: str, node_id: str, artifact: str, file: str = "") -> Answer:
         """Open an output artifact as the UI does."""
         parts = ["artifact-files", self.namespace, "workflows", name, node_id, "outputs", artifact]
