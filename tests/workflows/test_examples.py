@@ -145,3 +145,19 @@ def test_the_form_has_the_fields_that_its_readme_tells(library):
     assert fields
     assert fields <= arguments
     assert library["rerail-train-v0-1"]["metadata"]["annotations"]["workflows.argoproj.io/title"] in text
+
+
+def test_what_the_main_readme_shows_in_python_builds():
+    section = (EXAMPLES.parent / "README.md").read_text().split("\n## Recovery as Argo templates\n")[1]
+    shown = section.split("```python\n")[1].split("```")[0]
+    lines = [
+        "from hera.workflows import DAG, Container, Task, Workflow",
+        "STORE, IMAGE, RERAIL = 's3://b/r', 'llama:1', 'rerail:1'",
+        "with Workflow(generate_name='x-', entrypoint='pipeline') as w:",
+        *(f"    {name} = Container(name='{name}', image='x', command=['true'])" for name in ("prepare", "evaluate")),
+        *(f"    {line}" for line in shown.splitlines()),
+        "print(w.to_yaml())",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    (pipeline,) = [one for one in yaml.safe_load(done.stdout)["spec"]["templates"] if one["name"] == "pipeline"]
+    assert [task["name"] for task in pipeline["dag"]["tasks"]] == ["prepare", "train", "score"]
