@@ -19,12 +19,21 @@ DRILL: Final = Setting(
     description="Which fault. gpu: a GPU is lost in mid-run, and training goes on elsewhere.",
 )
 SEED: Final = Setting(name="seed", default="1", description="Of parameters, order of samples and dropout.")
-SETTINGS: Final = (DRILL, SEED, RERAIL_IMAGE)
+SETTINGS: Final = (SEED, RERAIL_IMAGE)
+
+NAMED: Final = ("gpu", "node", "partition", "driver")
+"""The drills that have a template of their own: what acceptance of a cluster asks for."""
 
 
-def drill_template() -> WorkflowTemplate:
-    """The library's rerail-drill."""
-    kept = f"{OUTPUTS}/{{{{inputs.parameters.drill}}}}"
+def drill_template(named: str = "") -> WorkflowTemplate:
+    """The library's rerail-drill, which takes any drill, or rerail-drill-NAMED.
+
+    Args:
+        named: The drill; empty makes it a parameter.
+    """
+    which = named or f"{{{{inputs.parameters.{DRILL.name}}}}}"
+    settings = SETTINGS if named else (DRILL, *SETTINGS)
+    kept = f"{OUTPUTS}/{which}"
     drill = step(
         "drill",
         [
@@ -33,21 +42,22 @@ def drill_template() -> WorkflowTemplate:
             f"--keep={OUTPUTS}",
             "--output=json",
             "--",
-            "{{inputs.parameters.drill}}",
+            which,
         ],
-        inputs=[setting.entry() for setting in SETTINGS],
+        inputs=[setting.entry() for setting in settings],
         artifacts={"report": f"{kept}/report.html", "report-data": f"{kept}/report.json"},
         account=READER,
         retries=1,
         memory="4Gi",
     )
+    claim = f" Here: {SCENARIOS[named].hypothesis}." if named else ""
     return workflow_template(
-        NAME,
-        "Drill a fault",
+        f"{NAME}-{named}" if named else NAME,
+        f"Drill a fault: {named}" if named else "Drill a fault",
         "Breaks a gang of four real processes inside one pod, lets it recover, and compares it with an uninterrupted "
-        "run. Fails when the drill's claim did not hold. The image needs `rerail[demo]`.",
+        f"run. Fails when the drill's claim did not hold. The image needs `rerail[demo]`.{claim}",
         tags=("drill",),
-        settings=SETTINGS,
+        settings=settings,
         templates=[drill],
         account=READER,
     )

@@ -1,11 +1,12 @@
 """The library: every template that Rerail renders, in the order in which people meet them."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from hera.workflows import CronWorkflow, WorkflowTemplate
 
-from rerail.workflows.drill import drill_template
+from rerail.workflows.drill import NAMED, drill_template
 from rerail.workflows.inference_failover import failover_template
 from rerail.workflows.node_fault import node_fault_template
 from rerail.workflows.node_release import node_release_template
@@ -24,6 +25,7 @@ TEMPLATES: Final[tuple[Callable[[], WorkflowTemplate], ...]] = (
     node_release_template,
     failover_template,
     drill_template,
+    *(partial(drill_template, named) for named in NAMED),
 )
 
 CRONS: Final[tuple[Callable[[], CronWorkflow], ...]] = (reaper,)

@@ -214,8 +214,9 @@ def test_replicas_on_a_faulty_node_are_replaced(cluster, library, sick):
     assert QUARANTINED in keys_of_taints(cluster, sick)
 
 
-def test_a_drill_in_a_pod_proves_its_claim(library):
-    name = submit(library, drill.NAME, drill="app-error")
+@pytest.mark.parametrize("named", drill.NAMED)
+def test_a_drill_in_a_pod_proves_its_claim(library, named):
+    name = submit(library, f"{drill.NAME}-{named}")
     library.wait(name, "Succeeded", deadline_s=400)
     node = next(one for one in reversed(library.whole_nodes(name)) if (one.get("outputs") or {}).get("artifacts"))
     page = library.artifact(name, node["id"], "report")
