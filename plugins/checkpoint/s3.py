@@ -448,7 +448,7 @@ class _Bucket:
                 f"{said}; create the bucket {self.bucket!r}, or correct its name in the store's address"
             )
         if code == "RequestTimeTooSkewed":
-            return RefusedError(f"{said}; set this machine's clock")
+            return RefusedError(f"{said}; this machine's clock is off, a pod's is its node's: let NTP or chrony set it")
         if code in _REGION_CODES:
             return UsageError(f"{said}; set AWS_REGION to the bucket's region")
         return StoreFullError(f"{said}; free space, raise the quota or lower retention (`rerail ckpt gc`)")

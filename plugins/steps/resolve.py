@@ -9,6 +9,7 @@ from rerail.plugins.checkpoint.store import RunStore
 from rerail.plugins.gang.ledger import newest_entry
 from rerail.plugins.kube.api import KubeApi
 from rerail.plugins.kube.resources import PODS
+from rerail.plugins.steps.executor import refuse_old_argo
 from rerail.plugins.steps.inputs import Inputs
 from rerail.plugins.steps.outputs import Outputs
 from rerail.plugins.steps.workflow import annotate
@@ -40,10 +41,11 @@ def perform(inputs: Inputs, outputs: Outputs, api: KubeApi) -> Found:
 
     Raises:
         UsageError: A parameter is wrong.
-        RefusedError: The run is another owner's.
+        RefusedError: The run is another owner's, or Argo is too old.
         ResumeBlockedError: It cannot go on now.
         TransientError: The store does not answer.
     """
+    refuse_old_argo(inputs)
     given = inputs.given()
     run = inputs.run_name(given)
     outputs.write(run=run)

@@ -16,6 +16,8 @@ REQUEUE_DEFAULT_S: Final = 10.0
 REQUEUE_OK_S: Final = 2.0
 OLDEST_ARGO: Final = (4, 0)
 
+_WANTED: Final = "4.0 or newer is needed (the templates are tried on 4.0.5): upgrade Argo Workflows"
+
 _UNITS_S: Final[Mapping[str, float]] = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -90,21 +92,32 @@ def judge_argo(controllers: Sequence[Obj] | None, cron_fields: frozenset[str] | 
         cron_fields: Fields of a CronWorkflow's spec by its CRD; None where nobody may look or the CRD does not say.
     """
     check = "argo-version"
-    wanted = "4.0 or newer is needed (the templates are tried on 4.0.5): upgrade Argo Workflows"
     tags = sorted({tag for one in controllers or () for tag in _tags(one)})
     known = [(version, tag) for tag in tags if (version := _version(tag)) is not None]
     if known:
         version, tag = min(known)
         if version < OLDEST_ARGO:
-            return fail(check, f"its controller's image is of {tag}", wanted)
+            return fail(check, f"its controller's image is of {tag}", _WANTED)
         return ok(check, f"its controller's image is of {tag}")
     if cron_fields and "schedule" in cron_fields:
         # Argo 4.0 took the field away; 3.6 and 3.7 had both.
-        return fail(check, "its CronWorkflow still has the field 'schedule', which 4.0 took away", wanted)
+        return fail(check, "its CronWorkflow still has the field 'schedule', which 4.0 took away", _WANTED)
     if cron_fields and "schedules" in cron_fields:
         return ok(check, "its CronWorkflow has 'schedules' and no 'schedule': 4.0 or newer")
     said = f"image tags {', '.join(tags)} name no version" if tags else "no Deployment of its controller is seen"
     return skipped(check, f"{said}, and its CRDs do not tell either", "look at `argo version`; 4.0 or newer is needed")
+
+
+def argo_too_old(version: str) -> str:
+    """Why this version of Argo does not do; empty where it does, or where the text names none.
+
+    Args:
+        version: As its own programs say it; builds of people's own say v0.0.0.
+    """
+    found = _version(version)
+    if found is None or found == (0, 0) or found >= OLDEST_ARGO:
+        return ""
+    return f"Argo Workflows {version} runs this step, and {_WANTED}"
 
 
 def judge_requeue(controllers: Sequence[Obj] | None) -> Finding:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rerail.policies.doctor.cluster import judge_argo, judge_clock, judge_requeue
+from rerail.policies.doctor.cluster import argo_too_old, judge_argo, judge_clock, judge_requeue
 from rerail.policies.doctor.healers import judge_healers, load_healers
 from rerail.policies.doctor.runs import GangFound, judge_gangs, judge_grace, judge_policies
 from rerail.policies.supervisor.state import AttemptRecord, GangSpec, RunState
@@ -33,6 +33,16 @@ def test_the_version_of_argo_by_its_crd():
     assert judge_argo(None, frozenset({"schedules"})).verdict == "ok"
     assert judge_argo(None, frozenset({"suspend"})).verdict == "skipped"
     assert judge_argo(None, None).verdict == "skipped"
+
+
+@pytest.mark.parametrize("version", ["v4.0.5", "4.1.0", "v0.0.0", "latest", ""])
+def test_an_argo_that_does_or_says_nothing_is_taken(version):
+    assert argo_too_old(version) == ""
+
+
+@pytest.mark.parametrize("version", ["v3.7.3", "3.5.4", "v2.12"])
+def test_an_argo_that_is_too_old_is_named_with_the_way_out(version):
+    assert argo_too_old(version).startswith(f"Argo Workflows {version} runs this step, and 4.0 or newer is needed")
 
 
 @pytest.mark.parametrize(

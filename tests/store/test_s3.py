@@ -1,10 +1,12 @@
 """What only a bucket can do wrong; every fault is on the wire, before a real server."""
 
+import datetime as dt
 import hashlib
 import os
 import ssl
 import threading
 
+import botocore.auth
 import pytest
 import trustme
 
@@ -405,3 +407,14 @@ def test_a_forbidden_delete_is_refused(behind, proxy):
     proxy.on_request = lambda _: type(proxy.reply(200, ""))(200, body)
     with pytest.raises(RefusedError, match="s3:DeleteObject"):
         behind.delete(("k",))
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_clock_that_is_off_is_told_with_the_way_out(s3_env, monkeypatch, hours):
+    now = botocore.auth.get_current_datetime
+    wrong = dt.timedelta(hours=hours)
+    monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda *given: now(*given) + wrong)
+    store = open_store(f"s3://{s3_env.bucket}/{os.urandom(4).hex()}")
+    with pytest.raises(RefusedError, match=r"RequestTimeTooSkewed.*clock is off, a pod's is its node's"):
+        store.prove()
+    store._bucket._client.close()
