@@ -7,6 +7,7 @@ from typing import Final
 from hera.workflows import CronWorkflow, WorkflowTemplate
 
 from rerail.workflows.drill import NAMED, drill_template
+from rerail.workflows.fanout import fanout_template
 from rerail.workflows.inference_failover import failover_template
 from rerail.workflows.node_fault import node_fault_template
 from rerail.workflows.node_release import node_release_template
@@ -18,6 +19,7 @@ from rerail.workflows.train import train_template
 
 TEMPLATES: Final[tuple[Callable[[], WorkflowTemplate], ...]] = (
     train_template,
+    fanout_template,
     pre_evict_template,
     report_template,
     retry_template,

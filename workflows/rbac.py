@@ -6,13 +6,14 @@ pre-evict    asks a gang to leave, and evicts it
 reaper       ends gangs whose workflow is over
 node-keeper  judges, marks, empties and releases nodes; judges steps that failed
 reader       writes reports: it needs the store, and nothing of the cluster
+rank         runs your code in pods that Argo makes: as little of the cluster as the reader, and a store of its own
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rerail.plugins.evict.rights import DRAIN, EVICT, LOOK_AT_NODES
-from rerail.plugins.gang.rights import LOOK_AT_QUEUES, TELL, WITH_GROUPS, WITH_JOBS
+from rerail.plugins.gang.rights import LOOK_AT_QUEUES, TELL, WITH_ARGO, WITH_GROUPS, WITH_JOBS
 from rerail.plugins.gang.volumes import READ_ATTACHMENTS, READ_CLAIMS
 from rerail.plugins.kube.resources import EVENTS, PODS, ResourceType
 from rerail.plugins.kube.rights import cluster_role, role, rules
@@ -20,7 +21,7 @@ from rerail.plugins.nodes.kube_guard import NAME as GUARD_NAME
 from rerail.plugins.nodes.rights import GUARD, LOOK_AND_MARK, MAKE_GUARD
 from rerail.plugins.steps.failover import DEPLOYMENTS
 from rerail.plugins.steps.workflow import WORKFLOWS
-from rerail.workflows.accounts import LAUNCHER, NODE_KEEPER, PRE_EVICT, READER, REAPER, RUNNER
+from rerail.workflows.accounts import LAUNCHER, NODE_KEEPER, PRE_EVICT, RANK, READER, REAPER, RUNNER
 from rerail.workflows.naming import LABELS
 
 Document = dict[str, Any]
@@ -49,6 +50,7 @@ DUTIES: Final[Mapping[str, str]] = {
     REAPER: "ends gangs whose workflow is over",
     NODE_KEEPER: "judges, marks, empties and releases nodes",
     READER: "writes reports from the store",
+    RANK: "runs the user's code in pods that Argo makes",
 }
 
 
@@ -61,7 +63,7 @@ def united(*rights: Verbs) -> dict[ResourceType, tuple[str, ...]]:
     return {kind: tuple(allowed) for kind, allowed in verbs.items()}
 
 
-_RUN: Final = united(WITH_JOBS, WITH_GROUPS, READ_CLAIMS, TELL)
+_RUN: Final = united(WITH_JOBS, WITH_GROUPS, WITH_ARGO, READ_CLAIMS, TELL)
 
 IN_NAMESPACE: Final[Mapping[str, Verbs]] = {
     LAUNCHER: {
@@ -77,6 +79,7 @@ IN_NAMESPACE: Final[Mapping[str, Verbs]] = {
     REAPER: united(_EXECUTOR, _RUN, {WORKFLOWS: ("get",)}),
     NODE_KEEPER: united(_EXECUTOR, EVICT, {WORKFLOWS: ("get",), DEPLOYMENTS: ("get",)}),
     READER: _EXECUTOR,
+    RANK: _EXECUTOR,
 }
 """Rights in the namespace of the workflows. Those in ``_GUARDED`` have those on the guard's ConfigMap besides."""
 

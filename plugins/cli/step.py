@@ -1,6 +1,7 @@
 """``rerail step ...``: what the containers of the Argo templates run. Parameters come as environment, RERAIL_<NAME>."""
 
 from contextlib import ExitStack
+from typing import Annotated
 
 import typer
 
@@ -45,6 +46,25 @@ def run(*, outputs: OutputsOption = FOLDER) -> None:
         code = RunStep(
             inputs, told, log=say, on_event=lambda entry: say(f"{entry.state.phase:<9} {entry.note}")
         ).perform()
+    raise typer.Exit(int(code))
+
+
+@app.command("open")
+def open_attempt(
+    *,
+    outputs: OutputsOption = FOLDER,
+    after: Annotated[bool, typer.Option("--after", help="First judge what follows an attempt that ended.")] = False,
+) -> None:
+    """Let an attempt's PodGroup stand, and tell Argo what its pods need; supervising them is for the step `run`.
+
+    Exit codes: 0 it stands, or the run is over; 143 left to the next one; 2 bad input, 3 the store does not answer,
+    5 another owner or a missing right. With --after only 0 and 143.
+    """
+    from rerail.plugins.steps.open import OpenStep, begin, follow
+
+    with telling(outputs) as (inputs, told), ExitStack() as held:
+        step = OpenStep(inputs, told, log=say, on_event=lambda entry: say(f"{entry.state.phase:<9} {entry.note}"))
+        code = (follow if after else begin)(step, reachable(held))
     raise typer.Exit(int(code))
 
 

@@ -69,6 +69,7 @@ class GangWatch:
         client: Volcano's API, in the run's namespace.
         with_jobs: Whether gangs are vcjobs; else PodGroups with pods of their own.
         memory: What was seen of pods.
+        as_ours: A pod as the run knows it, where somebody else names its pods.
         timers: From when on a state is stuck.
         now: The cluster's wall clock.
     """
@@ -77,6 +78,7 @@ class GangWatch:
     client: VolcanoClient
     with_jobs: bool
     memory: PodMemory
+    as_ours: Callable[[Obj], Obj] = lambda pod: pod
     timers: StuckTimers = TIMERS
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     clock: Callable[[], float] = time.monotonic
@@ -128,12 +130,13 @@ class GangWatch:
 
     def _told(self, change: Change, pod: Obj) -> None:
         """In the watch's thread: a pod that goes between two looks is kept as it was when it went."""
+        name, ours = str(pod["metadata"]["name"]), self.as_ours(pod)
         with self._news:
             if change == "deleted":
-                self._went.append(pod)
-                self._live.pop(str(pod["metadata"]["name"]), None)
+                self._went.append(ours)
+                self._live.pop(name, None)
             else:
-                self._live[str(pod["metadata"]["name"])] = pod
+                self._live[name] = ours
 
     def _living(self) -> list[Obj]:
         """The pods that are there; what those that went said last is remembered first."""

@@ -11,6 +11,7 @@ from rerail.plugins.checkpoint.open import open_run
 from rerail.plugins.checkpoint.store import RunStore
 from rerail.plugins.gang.cluster import GangWatch
 from rerail.plugins.gang.executor import Supervisor
+from rerail.plugins.gang.fanout import FanoutBackend
 from rerail.plugins.gang.observing import Observer
 from rerail.plugins.gang.podgroup import PodGroupBackend
 from rerail.plugins.gang.pods import PodMemory
@@ -28,11 +29,15 @@ from rerail.policies.errors import RefusedError, UsageError
 from rerail.policies.recovery import RecoveryPolicy
 from rerail.policies.supervisor.advance import gang_name
 from rerail.policies.supervisor.state import GangSpec, LedgerEntry
+from rerail.policies.workloads.fanout import as_rank
 from rerail.policies.workloads.reading import read_workload
 from rerail.policies.workloads.workload import Workload
 
 Backend = VcjobBackend | PodGroupBackend
 BACKENDS = ("vcjob", "podgroup")
+
+FANOUT = "fanout"
+"""The backend of gangs whose pods a Workflow brings: only its steps can drive one."""
 
 Log = Callable[[str], None]
 
@@ -68,9 +73,11 @@ class Wanted:
 def cluster_backend(wanted: Wanted, client: VolcanoClient, *, nodes: KubeNodes | None = None) -> Backend:
     """The backend alone; without ``nodes`` only good for showing and judging what would be created."""
     memory = PodMemory(node_ready=nodes.ready) if nodes else PodMemory()
-    kind = VcjobBackend if wanted.kind == "vcjob" else PodGroupBackend
+    kinds: dict[str, type[Backend]] = {"vcjob": VcjobBackend, "podgroup": PodGroupBackend, FANOUT: FanoutBackend}
     watch = GangWatch(wanted.workload.run, client, with_jobs=wanted.kind == "vcjob", memory=memory)
-    return kind(
+    if wanted.kind == FANOUT:
+        watch.as_ours = as_rank
+    return kinds[wanted.kind](
         wanted.workload,
         watch,
         wanted.store,

@@ -1,7 +1,7 @@
 """Gangs as a PodGroup around bare pods: the form for what is no vcjob, with a headless Service of its own."""
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,16 +68,8 @@ class PodGroupBackend(ClusterBackend):
     def create(self, gang: GangSpec) -> None:
         """Create the group, the Service and the pods that are missing."""
         objects = self._objects(gang)
-        group = self._create(PodGroup.RESOURCE, objects.group, gang.name)
-        owner = {
-            "apiVersion": PodGroup.RESOURCE.api_version,
-            "kind": PodGroup.RESOURCE.kind,
-            "name": gang.name,
-            "uid": group["metadata"]["uid"],
-        }
-        for resource, body in ((SERVICES, objects.service), *((PODS, pod) for pod in objects.pods)):
-            metadata = {**body["metadata"], "ownerReferences": [owner]}
-            self._create(resource, {**body, "metadata": metadata}, gang.name)
+        owned = ((SERVICES, objects.service), *((PODS, pod) for pod in objects.pods))
+        self._create_owned(gang.name, objects.group, owned)
 
     def end(self, gang: str, grace_s: float) -> bool:
         """Go on ending ``gang``: every pod has its deadline, and the group goes when no pod may run any more."""
@@ -98,6 +90,19 @@ class PodGroupBackend(ClusterBackend):
 
     def _objects(self, gang: GangSpec) -> GangObjects:
         return render_podgroup(self.workload, self.attempt(gang))
+
+    def _create_owned(self, gang: str, group: Obj, owned: Iterable[tuple[ResourceType, Obj]]) -> None:
+        """Create the group, and what goes with it."""
+        made = self._create(PodGroup.RESOURCE, group, gang)
+        owner = {
+            "apiVersion": PodGroup.RESOURCE.api_version,
+            "kind": PodGroup.RESOURCE.kind,
+            "name": gang,
+            "uid": made["metadata"]["uid"],
+        }
+        for resource, body in owned:
+            metadata = {**body["metadata"], "ownerReferences": [owner]}
+            self._create(resource, {**body, "metadata": metadata}, gang)
 
     def _create(self, resource: ResourceType, body: Obj, gang: str) -> Obj:
         """Create one object, or adopt the one that carries our run and gang."""

@@ -32,7 +32,15 @@ WITH_GROUPS: Final[Rights] = {
 }
 """For gangs that are PodGroups with bare pods, in their namespace."""
 
-OF_BACKEND: Final[Mapping[str, Rights]] = {"vcjob": WITH_JOBS, "podgroup": WITH_GROUPS}
+WITH_ARGO: Final[Rights] = {
+    POD_GROUPS: ("get", "list", "watch", "create", "delete"),
+    SERVICES: ("get", "create"),
+    PODS: ("list", "watch", "delete", "deletecollection"),
+    ResourceType("", "v1", "pods/status", "Pod"): ("patch",),
+}
+"""For gangs that are PodGroups with pods that Argo makes, in their namespace."""
+
+OF_BACKEND: Final[Mapping[str, Rights]] = {"vcjob": WITH_JOBS, "podgroup": WITH_GROUPS, "fanout": WITH_ARGO}
 """For the gangs of each backend of a cluster."""
 
 TELL: Final[Rights] = {EVENTS: ("create",)}

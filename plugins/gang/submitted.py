@@ -1,12 +1,13 @@
 """What the backends of a cluster share: a user's workload, rendered anew for each attempt, and the view of its pods."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from rerail.plugins.gang.cluster import GangWatch, refusal_words
 from rerail.plugins.gang.volumes import Volumes
+from rerail.plugins.kube.api import Obj
 from rerail.plugins.kube.resources import PODS
 from rerail.plugins.trainer.orders import gang_number
 from rerail.plugins.volcano.check import Problem
@@ -19,6 +20,16 @@ from rerail.policies.workloads.workload import Workload
 
 PORT = 29400
 """Where the ranks of a gang meet: every gang has host names of its own, so one port serves all."""
+
+
+def waiting(pods: Iterable[Obj], grace_s: int) -> list[Obj]:
+    """Those of the pods that are not told to go yet, or have longer than ``grace_s``."""
+    return [
+        pod
+        for pod in pods
+        if not pod["metadata"].get("deletionTimestamp")
+        or (pod["metadata"].get("deletionGracePeriodSeconds") or 0) > grace_s
+    ]
 
 
 @dataclass(slots=True)
@@ -132,11 +143,5 @@ class ClusterBackend(ABC):
         Never with a grace of 0: that frees a pod's name, not the device that its processes hold.
         """
         grace = max(1, round(grace_s))
-        waiting = [
-            pod
-            for pod in self.watch.snapshot().live(gang)
-            if not pod["metadata"].get("deletionTimestamp")
-            or (pod["metadata"].get("deletionGracePeriodSeconds") or 0) > grace
-        ]
-        if waiting:
+        if waiting(self.watch.snapshot().live(gang), grace):
             self.watch.api.delete_all(PODS, labels={GANG_LABEL: gang}, grace_s=grace)

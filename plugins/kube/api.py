@@ -311,6 +311,7 @@ class KubeApi:
         resource: ResourceType,
         *,
         labels: Mapping[str, str],
+        fields: str = "",
         namespace: str | None = None,
         grace_s: int | None = None,
     ) -> None:
@@ -319,6 +320,7 @@ class KubeApi:
         Args:
             resource: Their kind.
             labels: At least one; all objects of a namespace are never meant.
+            fields: A field selector; of the objects with the labels only these.
             namespace: The connection's by default.
             grace_s: Overrides the pods' grace periods, in seconds.
         """
@@ -328,7 +330,7 @@ class KubeApi:
         body: Obj = {"kind": "DeleteOptions", "apiVersion": "v1"}
         if grace_s is not None:
             body["gracePeriodSeconds"] = grace_s
-        query = {"labelSelector": selector(labels)}
+        query = {"labelSelector": selector(labels)} | ({"fieldSelector": fields} if fields else {})
         self._send(call, "DELETE", resource.path(call.namespace), query=query, body=body, repeatable=True)
 
     def stream(

@@ -227,7 +227,7 @@ class Stage:
         """Another step, in this process; returns its exit code, errors as the command line would."""
         for key, value in self.environment(**more).items():
             monkeypatch.setenv(key, value)
-        done = CliRunner().invoke(build(["step"]), ["step", name])
+        done = CliRunner().invoke(build(["step"]), ["step", *name.split()])
         self.told[name] = done.output
         if isinstance(done.exception, RerailError):
             return done.exception.exit_code

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from rerail.plugins.gang.cluster import GangWatch
+from rerail.plugins.gang.fanout import FanoutBackend
 from rerail.plugins.gang.podgroup import PodGroupBackend
 from rerail.plugins.gang.pods import PodMemory
 from rerail.plugins.gang.vcjob import VcjobBackend
@@ -19,6 +20,7 @@ from rerail.plugins.kube.api import Patience
 from rerail.plugins.volcano import VolcanoClient
 from rerail.policies.recovery import RecoveryPolicy
 from rerail.policies.supervisor.state import GangSpec, PodSpec
+from rerail.policies.workloads.fanout import as_rank
 from rerail.policies.workloads.reading import read_workload
 
 SUPPORT = Path(__file__).parents[2] / "kube" / "support" / "fake_api.py"
@@ -196,7 +198,9 @@ def start(fake: Any, folder: Path, kind: str, *, ready: dict[str, bool], clock: 
     client = VolcanoClient.connect(path, patience=patience)
     workload = read_workload(JOB, "job.yaml")
     watch = GangWatch("run", client, with_jobs=kind == "vcjob", memory=PodMemory(node_ready=ready.get), clock=clock)
-    chosen = VcjobBackend if kind == "vcjob" else PodGroupBackend
+    if kind == "fanout":
+        watch.as_ours = as_rank
+    chosen = {"vcjob": VcjobBackend, "podgroup": PodGroupBackend, "fanout": FanoutBackend}[kind]
     return chosen(workload, watch, "s3://bucket/runs", RecoveryPolicy())
 
 

@@ -453,8 +453,9 @@ def handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
             return 200, {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 200}
 
         def deletecollection(self, plural, group, namespace, name, sub, query, body):
+            chosen = query.get("labelSelector", ""), query.get("fieldSelector", "")
             for key, one in sorted(api.objects.items()):
-                if key[:2] != (plural, namespace) or not matches(one, query.get("labelSelector", ""), ""):
+                if key[:2] != (plural, namespace) or not matches(one, *chosen):
                     continue
                 metadata, spec = one["metadata"], one.get("spec") or {}
                 grace_s = (body or {}).get("gracePeriodSeconds", spec.get("terminationGracePeriodSeconds", 30))

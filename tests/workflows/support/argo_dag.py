@@ -81,7 +81,7 @@ class Controller:
             for task in ready:
                 ended[task["name"]] = self._task(task, inputs, ended, f"{path}.{task['name']}")
         targets = (template["dag"].get("target") or "").split() or leaves(template)
-        phases = [self._branch(name, tasks, ended) for name in targets]
+        phases = [self._branch(name, tasks, ended) for name in targets if not self._forgiven(tasks[name], ended[name])]
         phase = next((one for one in phases if one != "Succeeded"), "Succeeded")
         return Ended(
             phase, self._outputs(template, ended) if phase == "Succeeded" else {}, reported=phase == "Succeeded"
@@ -97,17 +97,35 @@ class Controller:
             one["name"]: self._filled(one["value"], inputs, ended, path)
             for one in (task.get("arguments") or {}).get("parameters") or []
         }
+        if "withSequence" in task:
+            return self._sequence(task, given, inputs, ended, path)
         if "template" in task:
             return self.run(task["template"], given, path)
         result = self.play("outside", given)
         self.ran.append((path, result.phase))
         return result
 
+    def _sequence(
+        self, task: Obj, given: Mapping[str, str], inputs: Mapping[str, str], ended: Mapping[str, Ended], path: str
+    ) -> Ended:
+        """Every item, whatever becomes of the others; the group has the worst phase of them."""
+        count = int(self._filled(str(task["withSequence"]["count"]), inputs, ended, path))
+        phases = []
+        for number in range(count):
+            own = {key: value.replace("{{item}}", str(number)) for key, value in given.items()}
+            phases.append(self.run(task["template"], own, f"{path}({number})").phase)
+        return Ended(next((one for one in phases if one != "Succeeded"), "Succeeded" if phases else "Skipped"))
+
     def _branch(self, name: str, tasks: Mapping[str, Obj], ended: Mapping[str, Ended]) -> str:
         if ended[name].phase in COMPLETED:
             return ended[name].phase
         above = [self._branch(one, tasks, ended) for one in depended_on(tasks[name])]
         return next((one for one in above if one != "Succeeded"), "Succeeded")
+
+    @staticmethod
+    def _forgiven(task: Obj, ended: Ended) -> bool:
+        on = task.get("continueOn") or {}
+        return bool((ended.phase == "Failed" and on.get("failed")) or (ended.phase == "Error" and on.get("error")))
 
     def _outputs(self, template: Obj, ended: Mapping[str, Ended]) -> dict[str, str]:
         found = {}
@@ -121,6 +139,8 @@ class Controller:
     def _filled(self, text: str, inputs: Mapping[str, str], ended: Mapping[str, Ended], path: str) -> str:
         def value(found: re.Match[str]) -> str:
             name = found[1]
+            if name == "item":
+                return found[0]
             if name.startswith("inputs.parameters."):
                 return inputs[name.removeprefix("inputs.parameters.")]
             task, _, output = name.removeprefix("tasks.").partition(".")
