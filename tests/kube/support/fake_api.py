@@ -453,10 +453,9 @@ def handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
             return 200, {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 200}
 
         def deletecollection(self, plural, group, namespace, name, sub, query, body):
-            chosen = query.get("labelSelector", ""), query.get("fieldSelector", "")
-            for key, one in sorted(api.objects.items()):
-                if key[:2] != (plural, namespace) or not matches(one, *chosen):
-                    continue
+            asked = (query.get("labelSelector", ""), query.get("fieldSelector", ""))
+            every = sorted(api.objects.items())
+            for one in [one for key, one in every if key[:2] == (plural, namespace) and matches(one, *asked)]:
                 metadata, spec = one["metadata"], one.get("spec") or {}
                 grace_s = (body or {}).get("gracePeriodSeconds", spec.get("terminationGracePeriodSeconds", 30))
                 over = (one.get("status") or {}).get("phase") in ("Succeeded", "Failed")
