@@ -197,7 +197,7 @@ def _train(prefix: str) -> DAG:
         Task(
             name="resolve",
             template=f"{prefix}resolve",
-            arguments=given(*_PLACE, *_WORK, MAX_ATTEMPTS.name, TAKE_OVER.name),
+            arguments=given(*_PLACE, *_WORK, *_BOUNDS),
         )
         Task(
             name="open",
@@ -328,7 +328,7 @@ def _resolve(prefix: str) -> Container:
     return step(
         f"{prefix}resolve",
         ["step", "resolve"],
-        inputs=[*_PLACE, *_WORK, MAX_ATTEMPTS.name, TAKE_OVER.name],
+        inputs=[*_PLACE, *_WORK, *_BOUNDS],
         outputs={"run": "{{inputs.parameters.run}}", "words": ""},
         account=RUNNER,
         env=_BACKEND,

@@ -51,7 +51,8 @@ CONTROL: Final = Setting(
 )
 RUN: Final = Setting(
     name="run",
-    description="Name of the run. One that exists is continued. Empty: the manifest's name, else the workflow's.",
+    description="Name of the run: small letters, digits and -, at most 52. One that exists is continued. Empty: the "
+    "manifest's name, else the workflow's.",
 )
 IMAGE_OF_RANKS: Final = Setting(
     name="image", description="Image with your code and `pip install rerail`. Empty with a manifest."
@@ -60,8 +61,10 @@ COMMAND: Final = Setting(
     name="command",
     description="What each rank runs, as in a shell: python train.py --steps 1000. Empty with a manifest.",
 )
-REPLICAS: Final = Setting(name="replicas", default="1", description="Pods of the gang.")
-GPUS: Final = Setting(name="gpus-per-replica", default="8", description="GPUs of each pod, and as many ranks.")
+REPLICAS: Final = Setting(name="replicas", default="1", description="Pods of the gang, 1 or more.")
+GPUS: Final = Setting(
+    name="gpus-per-replica", default="8", description="GPUs of each pod, and as many ranks; 0 makes one rank."
+)
 QUEUE: Final = Setting(name="queue", default="default", description="Volcano's queue.")
 PRIORITY_CLASS: Final = Setting(name="priority-class", description="PriorityClass of the gang. Empty: the cluster's.")
 MANIFEST: Final = Setting(
@@ -73,7 +76,9 @@ POLICY: Final = Setting(
     name="policy", description="Fields of the recovery policy that differ, as YAML: hold_s, max_attempts, budgets."
 )
 DEADLINE: Final = Setting(
-    name="deadline-s", default="120", description="Seconds that a save on request may take, and a stop of the workflow."
+    name="deadline-s",
+    default="120",
+    description="Whole seconds that a save on request may take, and a stop of the workflow.",
 )
 MAX_ATTEMPTS: Final = Setting(
     name="max-attempts",

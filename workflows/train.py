@@ -114,7 +114,7 @@ def _train(prefix: str) -> DAG:
     ) as dag:
         run = "{{tasks.resolve.outputs.parameters.run}}"
         rest = [name for name in _PLACE if name != RUN.name]
-        Task(name="resolve", template=f"{prefix}resolve", arguments=given(*_PLACE, *_WORK, "max-attempts", "take-over"))
+        Task(name="resolve", template=f"{prefix}resolve", arguments=given(*_PLACE, *_WORK, *_BOUNDS))
         Task(
             name="attempt",
             template=f"{prefix}attempt",
@@ -182,7 +182,7 @@ def _resolve(prefix: str) -> Container:
     return step(
         f"{prefix}resolve",
         ["step", "resolve"],
-        inputs=[*_PLACE, *_WORK, "max-attempts", "take-over"],
+        inputs=[*_PLACE, *_WORK, *_BOUNDS],
         outputs={
             "how": "resume",
             "run": "{{inputs.parameters.run}}",
