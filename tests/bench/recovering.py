@@ -131,14 +131,20 @@ def phases_told(took: Took) -> str:
 
 
 class Arms:
-    """The cluster, and the three ways to lose a rank in it; use it in a ``with`` statement."""
+    """The cluster, and the three ways to lose a rank in it; use it in a ``with`` statement.
 
-    def __init__(self, settings: dict[str, Any], folder: Path) -> None:
+    Args:
+        settings: Of the cluster.
+        folder: For gangs' own files.
+        alone: Whether no test of another session may run meanwhile, as where time is measured.
+    """
+
+    def __init__(self, settings: dict[str, Any], folder: Path, *, alone: bool = True) -> None:
         from rig import layout, services
         from rig.access import Cluster
 
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
+        self.folder, self.alone = folder, alone
         self.namespace = f"rerail-bench-{os.getpid()}-{time.monotonic_ns() % 10**6}"
         self.cluster = Cluster(
             layout.KUBECONFIG,
@@ -157,7 +163,7 @@ class Arms:
         from rig import turn
         from rig.training import QUEUE
 
-        self._held.enter_context(turn.taken(alone=True))
+        self._held.enter_context(turn.taken(alone=self.alone))
         os.environ.update(self.cluster.s3_env)
         queue = {
             "apiVersion": "scheduling.volcano.sh/v1beta1",

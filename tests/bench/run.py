@@ -53,7 +53,7 @@ def measures(*, full: bool, small: bool) -> dict[str, Measure]:
         "import_client": lambda _: import_client(pairs=9),
         "recovery_n64": lambda at: recovering_many(at, rounds=1 if small else 7, say=_say),
         "recovery": lambda at: recovering(at, rounds=1 if small else 7, say=_say),
-        "workflow_recovery": lambda at: recovering_argo(at, rounds=1 if small else 7, say=_say),
+        "workflow_recovery": lambda at: recovering_argo(at, rounds=1 if small else 5, say=_say),
         "workflow_bytes": lambda at: workflow_bytes(at, attempts=2 if small else ATTEMPTS, say=_say),
     }
     if full:
