@@ -16,9 +16,10 @@ import yaml
 from hera.workflows import DAG, Container, Task, Workflow
 from hera.workflows.models import TemplateRef
 
+from rerail.plugins.gang.clusters import FANOUT
 from rerail.plugins.steps.inputs import MOST_ATTEMPTS
 from rerail.policies.errors import UsageError
-from rerail.workflows import pre_evict, report, retry, train
+from rerail.workflows import fanout, pre_evict, report, retry, train
 from rerail.workflows.naming import versioned
 from rerail.workflows.render import refuse_twins
 
@@ -70,7 +71,7 @@ def resilient_gang(
         run: Name of the run; empty takes the manifest's name, else the workflow's.
         deadline_s: Seconds that a save on request may take.
         max_attempts: Attempts before the run gives up, at most 80.
-        backend: ``vcjob`` or ``podgroup``.
+        backend: ``vcjob`` or ``podgroup``; or ``fanout``, where Argo makes the pods, and so is needed for a recovery.
         take_over: Continue a run that somebody else began.
         guard_namespace: Of the guard that runs share, where that is another one.
         control: Store of the run's documents, where it is another one.
@@ -82,11 +83,17 @@ def resilient_gang(
         when: As of any task.
 
     Raises:
-        UsageError: Neither image and command nor a manifest is given, or both; or more attempts than Argo nests.
+        UsageError: Neither image and command nor a manifest is given, or both; a manifest for pods that Argo makes; or
+            more attempts than Argo nests.
     """
     words = command if isinstance(command, str) else shlex.join(command)
     if bool(manifest) == bool(image or words) or bool(image) != bool(words):
         raise UsageError(f"task {name!r}: give image and command, or a manifest, and not both")
+    if manifest and backend == FANOUT:
+        raise UsageError(
+            f"task {name!r}: backend = {FANOUT!r}: pods that Argo makes cannot have the fields of a manifest; give "
+            "image and command, or take the backend 'podgroup' or 'vcjob'"
+        )
     if str(max_attempts).isdecimal() and not 1 <= int(max_attempts) <= MOST_ATTEMPTS:
         raise UsageError(
             f"task {name!r}: max_attempts = {max_attempts}: Argo nests no more than 100 templates, so 1 to "
@@ -112,10 +119,11 @@ def resilient_gang(
         "store-secret": store_secret,
         **_steps_image(rerail_image),
     }
-    library = (train.NAME, train.ENTRY)
-    return _task(
-        name, library, arguments, train.train_templates, inline, cluster_scope=cluster_scope, depends=depends, when=when
-    )
+    library, templates = (train.NAME, train.ENTRY), train.train_templates
+    if backend == FANOUT:
+        del arguments["manifest"], arguments["backend"]
+        library, templates = (fanout.NAME, fanout.ENTRY), fanout.fanout_templates
+    return _task(name, library, arguments, templates, inline, cluster_scope=cluster_scope, depends=depends, when=when)
 
 
 def guarded_step(

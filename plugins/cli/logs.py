@@ -98,17 +98,22 @@ def _from_pods(api: Any, run: str, namespace: str, attempt: int, tail: int | Non
     from rerail.plugins.kube.resources import PODS
     from rerail.policies.supervisor.advance import gang_name
     from rerail.policies.workloads.attempt import GANG_LABEL
+    from rerail.policies.workloads.fanout import MAIN, POD_LABEL
 
     gang = gang_name(run, attempt)
     pods = api.list(PODS, namespace=namespace, labels={GANG_LABEL: gang}).items
-    names = sorted(str(pod["metadata"]["name"]) for pod in pods)
+    named = {str(pod["metadata"]["labels"].get(POD_LABEL) or pod["metadata"]["name"]): pod for pod in pods}
+    names = sorted(named)
     if not names:
         raise NotFoundError(f"no pod of gang {gang!r} is in namespace {namespace!r}, so its log went with it")
     failed: list[str] = []
 
     def one(name: str) -> None:
         try:
-            _say(name, api.log(name, namespace=namespace, tail_lines=tail, follow=follow))
+            metadata = named[name]["metadata"]
+            container = MAIN if POD_LABEL in metadata["labels"] else None
+            lines = api.log(metadata["name"], namespace=namespace, container=container, tail_lines=tail, follow=follow)
+            _say(name, lines)
         except RerailError as error:
             failed.append(f"{name}: {error}")
 

@@ -10,11 +10,11 @@ from rerail.plugins.checkpoint import retention
 from rerail.plugins.checkpoint.attempts import read_run
 from rerail.plugins.checkpoint.store import RunStore
 from rerail.plugins.evict.find import Place, open_place, places
-from rerail.plugins.gang.clusters import Wanted, supervised
+from rerail.plugins.gang.clusters import FANOUT, Wanted, supervised
 from rerail.plugins.gang.ledger import newest_entry
 from rerail.plugins.kube.resources import PODS
 from rerail.plugins.steps.ending import save_and_end
-from rerail.plugins.steps.workflow import read_workflow
+from rerail.plugins.steps.workflow import WORKFLOWS, read_workflow
 from rerail.plugins.volcano import PodGroup, VolcanoClient, VolcanoJob
 from rerail.plugins.volcano.enums import FINAL_PHASES, JobPhase
 from rerail.policies.documents import RunDoc, Value
@@ -24,6 +24,7 @@ from rerail.policies.reaping import reaping, why_reap
 from rerail.policies.recovery import RecoveryPolicy
 from rerail.policies.retention import AnyOf, EveryN, LatestN, RetentionPolicy
 from rerail.policies.workloads.attempt import GANG_LABEL, RUN_LABEL, WORKFLOW_LABEL
+from rerail.policies.workloads.fanout import POD_LABEL
 from rerail.policies.workloads.reading import read_workload
 
 _OVER: Final = frozenset({*FINAL_PHASES, JobPhase.ABORTED})
@@ -63,7 +64,7 @@ class Reaper:
     deadline_s: float
     log: Log
     wall_s: Callable[[], float] = time.time
-    _jobs: set[str] = field(default_factory=set)
+    _kinds: dict[str, str] = field(default_factory=dict)
 
     def perform(self) -> list[Reaped]:
         """One line for each run that was dealt with; one that fails keeps none of the others from it.
@@ -92,16 +93,16 @@ class Reaper:
         pods: list[Obj] = list(api.list(PODS, namespace=self.namespace, labels=WORKFLOW_LABEL).items)
         for job in api.list(VolcanoJob.RESOURCE, namespace=self.namespace, labels=WORKFLOW_LABEL).items:
             run = str(job["metadata"]["labels"].get(RUN_LABEL, ""))
-            self._jobs.add(run)
+            self._kinds[run] = "vcjob"
             phase = str((((job.get("status") or {}).get("state")) or {}).get("phase") or JobPhase.PENDING)
             alive[run] = alive.get(run, False) or phase not in _OVER
             pods += [_as_pod(job, task) for task in job["spec"].get("tasks") or []]
-        for group in api.list(PodGroup.RESOURCE, namespace=self.namespace, labels=WORKFLOW_LABEL).items:
-            run = str(group["metadata"]["labels"].get(RUN_LABEL, ""))
-            if not group["metadata"].get("ownerReferences"):  # a job's own group goes with the job
-                alive[run] = True
+        for run in self._with_groups():
+            alive[run] = True
         for pod in pods:
             run = str(pod["metadata"]["labels"].get(RUN_LABEL, ""))
+            if POD_LABEL in pod["metadata"]["labels"]:
+                self._kinds[run] = FANOUT
             ended = (pod.get("status") or {}).get("phase", "") in (*_ENDED_POD, "")
             alive[run] = alive.get(run, False) or not ended
         for place in places(pods):
@@ -112,6 +113,16 @@ class Reaper:
                 yield told[run], is_alive
             elif is_alive and run:
                 self.log(f"run {run}: its gangs do not say where their store is; left alone")
+
+    def _with_groups(self) -> Iterator[str]:
+        """Runs with a PodGroup of their own; a job's goes with the job."""
+        for group in self.client.api.list(PodGroup.RESOURCE, namespace=self.namespace, labels=WORKFLOW_LABEL).items:
+            run = str(group["metadata"]["labels"].get(RUN_LABEL, ""))
+            owners = {one.get("kind") for one in group["metadata"].get("ownerReferences") or []}
+            if WORKFLOWS.kind in owners:
+                self._kinds[run] = FANOUT
+            if VolcanoJob.RESOURCE.kind not in owners:
+                yield run
 
     def _one(self, place: Place, *, alive: bool) -> str:
         opened = open_place(place)
@@ -127,9 +138,8 @@ class Reaper:
         if move == "leave":
             return self._retained(opened, doc) if state is not None and state.phase in ("done", "stopped") else ""
         with ExitStack() as held:
-            supervisor = supervised(
-                _wanted(place, doc, owner, with_jobs=place.run in self._jobs), self.client, held, log=self.log
-            )
+            kind = self._kinds.get(place.run, "podgroup")
+            supervisor = supervised(_wanted(place, doc, owner, kind), self.client, held, log=self.log)
             last = save_and_end(supervisor, why, deadline_s=self.deadline_s, log=self.log)
             left = supervisor.backend.gangs(place.run)
         still = f"; still there: {', '.join(left)}" if left else ""
@@ -157,11 +167,11 @@ def _as_pod(job: Obj, task: Obj) -> Obj:
     return {"metadata": metadata, "spec": template.get("spec") or {}}
 
 
-def _wanted(place: Place, doc: RunDoc, owner: str, *, with_jobs: bool) -> Wanted:
+def _wanted(place: Place, doc: RunDoc, owner: str, kind: str) -> Wanted:
     policy = RecoveryPolicy.from_mapping(dict(doc.policy), f"run.json of run {place.run!r}")
     workload = read_workload(dict(doc.workload or {}), f"run.json of run {place.run!r}", run=place.run)
     return Wanted(
-        kind="vcjob" if with_jobs else "podgroup",
+        kind=kind,
         workload=workload,
         store=place.store,
         control=place.control,

@@ -60,6 +60,22 @@ def test_inline_everything_is_there_once_under_the_tasks_name(definitions):
     assert list(problems(document, definitions("Workflow"))) == []
 
 
+@pytest.mark.parametrize("inline", [False, True], ids=["by-reference", "inline"])
+def test_a_gang_of_argo_s_own_pods_is_one_word_away(inline, library, definitions):
+    build = lambda w, _own: resilient_gang(**GANG, replicas=4, backend="fanout", inline=w if inline else None)  # noqa: E731
+    document = workflow(build)
+    found = templates_of(document)
+    (task,) = tasks_of(found["main"])
+    entry = found["train-train"] if inline else library["rerail-train-fanout-v0-1"]["spec"]["templates"][0]
+    assert set(arguments_of(task)) <= set(inputs_of(entry))
+    assert arguments_of(task)["replicas"] == "4"
+    if inline:
+        assert {"train-ranks", "train-rank", "train-open"} <= set(found)
+    else:
+        assert task["templateRef"] == {"name": "rerail-train-fanout-v0-1", "template": "train"}
+    assert list(problems(document, definitions("Workflow"))) == []
+
+
 def test_outside_of_a_with_block_the_templates_are_added_as_well():
     w = Workflow(generate_name="own-", entrypoint="main")
     task = resilient_gang(**GANG, inline=w)
@@ -84,6 +100,7 @@ def test_two_gangs_of_one_name_are_refused_when_they_are_built():
         ({"image": ""}, "give image and command, or a manifest, and not both"),
         ({"command": ""}, "give image and command"),
         ({"manifest": {"kind": "Run"}}, "not both"),
+        ({"image": "", "command": "", "manifest": {"kind": "Run"}, "backend": "fanout"}, "cannot have the fields of a"),
         ({"max_attempts": 81}, "no more than 100 templates, so 1 to 80"),
         ({"max_attempts": 0}, "1 to 80"),
     ],
