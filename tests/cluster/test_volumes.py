@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 from rig import machines, network
+from rig.claims import CLAIM, volume
 from rig.gangs import full
 from rig.training import BEFORE, MIDDLE, SHARED, Gang, finished, supervised, traced
-
-CLAIM = "store"
 
 
 @pytest.fixture
@@ -37,33 +36,6 @@ def stored(cluster, namespace, s3, tmp_path) -> Iterator[Callable[..., Gang]]:
         yield make
     cluster.kubectl("delete", "pv", namespace, "--wait=false", "--ignore-not-found")
     shutil.rmtree(folder.parent, ignore_errors=True)
-
-
-def volume(namespace: str, folder: str, mode: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A volume and the claim that is bound to it."""
-    size = {"storage": "1Gi"}
-    claim = {"kind": "PersistentVolumeClaim", "namespace": namespace, "name": CLAIM}
-    spec = {"accessModes": [mode], "storageClassName": ""}
-    return (
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": namespace},
-            "spec": {
-                **spec,
-                "capacity": size,
-                "hostPath": {"path": folder},
-                "claimRef": claim,
-                "persistentVolumeReclaimPolicy": "Retain",
-            },
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": CLAIM, "namespace": namespace},
-            "spec": {**spec, "resources": {"requests": size}, "volumeName": namespace},
-        },
-    )
 
 
 def on_claim(gang: Gang, **more: Any) -> dict[str, Any]:

@@ -58,8 +58,15 @@ class Trained:
     gang: Gang
     name: str = ""
 
-    def submit(self, manifest: Mapping[str, Any], *, policy: Mapping[str, Any] | None = None, **parameters: str) -> str:
-        """Submit rerail-train from its template, as the form does."""
+    def submit(
+        self,
+        manifest: Mapping[str, Any],
+        *,
+        policy: Mapping[str, Any] | None = None,
+        spec: Mapping[str, Any] | None = None,
+        **parameters: str,
+    ) -> str:
+        """Submit rerail-train from its template, as the form does; with ``spec`` as a Workflow that says more."""
         given = {
             "store": self.gang.store,
             "run": self.gang.name,
@@ -69,7 +76,17 @@ class Trained:
             "deadline-s": "20",
             **{key.replace("_", "-"): value for key, value in parameters.items()},
         }
-        self.name = self.argo.submit_template(TRAIN, parameters=[f"{key}={value}" for key, value in given.items()])
+        if spec is None:
+            self.name = self.argo.submit_template(TRAIN, parameters=[f"{key}={value}" for key, value in given.items()])
+            return self.name
+        arguments = {"parameters": [{"name": key, "value": value} for key, value in given.items()]}
+        workflow = {
+            "apiVersion": "argoproj.io/v1alpha1",
+            "kind": "Workflow",
+            "metadata": {"generateName": "train-"},
+            "spec": {"workflowTemplateRef": {"name": TRAIN}, "arguments": arguments, **spec},
+        }
+        self.name = self.argo.submit(workflow)
         return self.name
 
     def wait_step(self, step: int, attempt: int = 1) -> None:
@@ -115,6 +132,11 @@ class Trained:
         """The node of a display name that was run, by default the newest."""
         named = [one for one in self.argo.whole_nodes(self.name) if one["displayName"] == name]
         return [one for one in named if one["phase"] not in ("Omitted", "Skipped")][number]
+
+    def words(self, name: str) -> str:
+        """What the newest step of a name told as its output ``words``, which Argo's page shows beside its node."""
+        told = {one["name"]: one.get("value", "") for one in self.node(name)["outputs"]["parameters"]}
+        return str(told["words"])
 
     def report(self) -> Any:
         """The report's document, as the UI opens it."""
