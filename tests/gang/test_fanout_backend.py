@@ -81,6 +81,9 @@ def test_a_rank_is_known_by_its_own_name_and_judged_by_its_own_container(rig):
     first, second = rig.view().pods
     assert (first.name, first.phase, first.node) == (f"{GANG}-0", "running", "n1")
     assert (second.name, second.exit_code, second.farewell, second.node) == (f"{GANG}-1", 85, True, "n2")
+    rank(rig, 0, containerStatuses=[beside("wait", 143), beside("main", 137)])
+    rig.until(lambda: rig.view().pods[0].phase == "failed")
+    assert (rig.view().pods[0].exit_code, rig.view().pods[0].farewell) == (137, False)
 
 
 def test_ranks_that_are_done_are_done_whatever_argo_s_container_makes_of_it(rig):
