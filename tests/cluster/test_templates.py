@@ -302,6 +302,7 @@ NEEDED = {
         ("watch", "podgroups.scheduling.volcano.sh"),
         ("create", "commands.bus.volcano.sh"),
         ("deletecollection", "pods"),
+        ("patch", "pods/status"),
         ("patch", "workflows.argoproj.io"),
         ("create", "events"),
         ("create", "workflowtaskresults.argoproj.io"),
@@ -310,6 +311,7 @@ NEEDED = {
     "rerail-reaper": [("create", "commands.bus.volcano.sh"), ("get", "workflows.argoproj.io")],
     "rerail-node-keeper": [("get", "workflows.argoproj.io"), ("get", "deployments.apps"), ("create", "pods/eviction")],
     "rerail-reader": [("patch", "workflowtaskresults.argoproj.io")],
+    "rerail-rank": [("patch", "workflowtaskresults.argoproj.io")],
 }
 NOBODYS = [
     ("get", "secrets"),
@@ -327,6 +329,6 @@ def test_each_account_may_do_its_duty_and_nothing_of_others(cluster, library, ac
     for verb, what in NOBODYS:
         assert not may(cluster, library, account, verb, what), (account, verb, what)
     others = {one for name, needs in NEEDED.items() if name != account for one in needs} - set(NEEDED[account])
-    if account == "rerail-reader":
+    if account in ("rerail-reader", "rerail-rank"):
         for verb, what in others - {("create", "workflowtaskresults.argoproj.io")}:
             assert not may(cluster, library, account, verb, what), (account, verb, what)
