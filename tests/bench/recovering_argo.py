@@ -39,7 +39,7 @@ from tests.bench.recovering import (
 )
 
 ATTEMPTS = 20
-ATTEMPTS_DEADLINE_S = 900.0
+ATTEMPTS_DEADLINE_S = 1800.0
 _FAILS = "step=2,rank=1"
 _PATIENT = {
     "in_place": False,
