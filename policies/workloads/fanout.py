@@ -24,6 +24,7 @@ MAIN: Final = "main"
 _MADE_AS: Final = "rerail.dev/made-as"
 _SPEC: Final = frozenset({"schedulerName", "queue", "priorityClassName", "minAvailable", "tasks"})
 _POD: Final = frozenset({"containers", "volumes"})
+_OURS: Final = frozenset({"rerail.dev/ranks-per-pod"})
 _CONTAINER: Final = frozenset({"name", "image", "command", "args", "envFrom", "resources", "volumeMounts"})
 
 
@@ -97,7 +98,7 @@ def refuse_manifest(workload: Workload, *, volumes: tuple[str, ...] = ()) -> Non
     Raises:
         UsageError: Names the field, and the way out.
     """
-    lost = next(_lost(workload.document["spec"], volumes), "")
+    lost = next(_lost(workload.document, volumes), "")
     if lost:
         raise UsageError(
             f"{workload.source}: {lost} cannot be given to pods that Argo makes: go on with this run by rerail-train "
@@ -105,15 +106,26 @@ def refuse_manifest(workload: Workload, *, volumes: tuple[str, ...] = ()) -> Non
         )
 
 
-def _lost(spec: Mapping[str, Any], volumes: tuple[str, ...]) -> Iterator[str]:
+def _lost(document: Mapping[str, Any], volumes: tuple[str, ...]) -> Iterator[str]:
+    yield from _marks(document, "")
+    spec = document["spec"]
     yield from (f"spec.{key}" for key in spec if key not in _SPEC)
     yield from (f"spec.tasks[{number}]" for number in range(1, len(spec["tasks"])))
+    where = "spec.tasks[0].template"
+    yield from _marks(spec["tasks"][0]["template"], f"{where}.")
     pod = spec["tasks"][0]["template"]["spec"]
-    where = "spec.tasks[0].template.spec"
+    where += ".spec"
     yield from (f"{where}.{key}" for key in pod if key not in _POD)
     yield from (f"{where}.volumes: {one['name']}" for one in pod.get("volumes") or [] if one["name"] not in volumes)
     yield from (f"{where}.containers[{number}]" for number in range(1, len(pod["containers"])))
     yield from (f"{where}.containers[0].{key}" for key in pod["containers"][0] if key not in _CONTAINER)
+
+
+def _marks(one: Mapping[str, Any], where: str) -> Iterator[str]:
+    """Labels and annotations of the user's own."""
+    metadata = one.get("metadata") or {}
+    for kind in ("labels", "annotations"):
+        yield from (f"{where}metadata.{kind}.{key}" for key in metadata.get(kind) or {} if key not in _OURS)
 
 
 def as_rank(pod: Mapping[str, Any]) -> dict[str, Any]:
