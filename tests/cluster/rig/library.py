@@ -20,6 +20,10 @@ TRAIN = "rerail-train-v0-1"
 REAPER = "rerail-checkpoint-gc-v0-1"
 STORE_SECRET = "rerail-store"
 
+PATIENT = {"hang_after_s": 90.0, "prepare_s": 60.0, "capacity_wait_s": 300.0}
+"""No story of the DAG is about ranks that stand still, and beside other sessions they do so for a while."""
+WAIT_S = 2 * DEADLINE_S
+
 
 def _documents(text: str) -> list[dict[str, Any]]:
     return [one for one in yaml.safe_load_all(text) if one]
@@ -71,7 +75,7 @@ class Trained:
             "store": self.gang.store,
             "run": self.gang.name,
             "manifest": yaml.safe_dump(dict(manifest), sort_keys=False),
-            "policy": yaml.safe_dump({**POLICY, **(policy or {})}),
+            "policy": yaml.safe_dump({**POLICY, **PATIENT, **(policy or {})}),
             "rerail-image": self.gang.cluster.image,
             "deadline-s": "20",
             **{key.replace("_", "-"): value for key, value in parameters.items()},
@@ -94,7 +98,7 @@ class Trained:
         path = self.gang.trace / f"trace-a{attempt}-r0.jsonl"
         self.until(f"step {step} of attempt {attempt}", lambda: path.exists() and path.read_text().count("\n") >= step)
 
-    def until(self, what: str, condition: Callable[[], Any], deadline_s: float = DEADLINE_S) -> Any:
+    def until(self, what: str, condition: Callable[[], Any], deadline_s: float = WAIT_S) -> Any:
         """Wait for a condition while the Workflow goes on."""
         deadline = time.monotonic() + deadline_s
         while not (found := condition()):
@@ -106,7 +110,7 @@ class Trained:
     def ended(self, *phases: str) -> Any:
         """Wait for the Workflow's end."""
         try:
-            return self.argo.wait(self.name, *phases, deadline_s=DEADLINE_S)
+            return self.argo.wait(self.name, *phases, deadline_s=WAIT_S)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.told()}") from None
 
