@@ -46,9 +46,10 @@ def render(
     """
     from rerail.policies.errors import UsageError
     from rerail.workflows.naming import IMAGE
-    from rerail.workflows.render import drift, files, flat, packaged, write
+    from rerail.workflows.render import NAMESPACE, drift, files, flat, packaged, write
 
     steps = image or IMAGE
+    where = "" if namespace == NAMESPACE else namespace
 
     if check:
         folder = output or packaged()
@@ -57,7 +58,10 @@ def render(
         difference = drift(folder, files(namespace, steps))
         sys.stdout.write(difference)
         if difference:
-            sys.stderr.write(f"{folder} differs from what is rendered; `rerail render --output {folder}` writes it\n")
+            asked = "".join(f" {option} {value}" for option, value in (("-n", where), ("--image", image)) if value)
+            sys.stderr.write(
+                f"{folder} differs from what is rendered; `rerail render{asked} --output {folder}` writes it\n"
+            )
             raise typer.Exit(VERDICT_DRIFT)
         return
     if output is None:

@@ -1,6 +1,7 @@
 """A Workflow of a library template: its parameters checked as its steps will, its object, and waiting for its end."""
 
 import difflib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ TEMPLATES: Final = ResourceType(
 SUCCEEDED: Final = "Succeeded"
 FAMILY: Final = "rerail-"
 
+_VERSION: Final = re.compile(r"-v\d+-\d+$")
 _LOOK_EVERY_S: Final = 2.0
 _UNKNOWN_NAME: Final = "a-workflow"
 
@@ -140,6 +142,7 @@ def read_template(api: KubeApi, name: str) -> Obj:
     except NotFoundError:
         there = sorted(str(one["metadata"]["name"]) for one in api.list(TEMPLATES).items)
         ours = [one for one in there if one.startswith(FAMILY)]
+        ours = [one for one in ours if _VERSION.sub("", one) == _VERSION.sub("", name)] or ours
         others = f"; there are {', '.join(ours)}: name one with --template" if ours else ""
         raise NotFoundError(
             f"WorkflowTemplate {name!r} is not in namespace {api.namespace!r}{others}. This version's come by "

@@ -38,6 +38,15 @@ def test_a_drift_is_shown_and_exits_with_1(capsys, tmp_path):
     assert rerail(capsys, "render", "--check", "--output", str(folder)) == (0, "", "")
 
 
+def test_the_way_out_of_a_drift_is_the_command_as_it_was_asked(capsys, tmp_path):
+    asked = ("-n", "team", "--image", "registry.example/rerail:1", "--output", str(tmp_path))
+    assert rerail(capsys, "render", *asked)[0] == 0
+    (tmp_path / "base/kustomization.yaml").unlink()
+    code, _, err = rerail(capsys, "render", "--check", *asked)
+    assert code == 1
+    assert f"`rerail render {' '.join(asked)}` writes it" in err
+
+
 def test_a_folder_that_is_not_there_is_bad_input(capsys, tmp_path):
     code, _, err = rerail(capsys, "render", "--check", "--output", str(tmp_path / "none"))
     assert code == 2
