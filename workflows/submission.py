@@ -199,6 +199,9 @@ def _lines(found: Obj) -> list[str]:
 
 
 def reason_of(found: Obj) -> str:
-    """Why a Workflow did not succeed, in the words of whoever gave up."""
-    annotations = found["metadata"].get("annotations") or {}
-    return str(annotations.get(REASON) or (found.get("status") or {}).get("message") or "")
+    """Why a Workflow did not succeed: in the words of whoever gave up, else of the pod that failed last."""
+    annotations, status = found["metadata"].get("annotations") or {}, found.get("status") or {}
+    pods = [one for one in (status.get("nodes") or {}).values() if one.get("type") == "Pod"]
+    failed = [one for one in pods if one.get("phase") in ("Failed", "Error") and one.get("message")]
+    last = max(failed, key=lambda one: str(one.get("finishedAt") or ""), default={})
+    return str(annotations.get(REASON) or status.get("message") or last.get("message") or "")

@@ -145,6 +145,25 @@ def test_it_waits_for_the_end_and_tells_what_happens_once(argo):
     assert "workflow is Running" in lines
 
 
+def test_where_nobody_gave_up_the_reason_is_that_of_the_pod_that_failed_last():
+    def pod(message, at, phase="Failed"):
+        return {"type": "Pod", "phase": phase, "message": message, "finishedAt": at}
+
+    nodes = {
+        "a": pod("handed over", "2026-01-01T00:00:01Z"),
+        "b": pod("Bad input: parameter replicas", "2026-01-01T00:00:09Z"),
+        "c": pod("late", "2026-01-01T00:00:10Z", "Succeeded"),
+        "d": {**pod("child failed", "2026-01-01T00:00:11Z"), "type": "Retry"},
+    }
+    found = {"metadata": {}, "status": {"phase": "Failed", "nodes": nodes}}
+    assert submission.reason_of(found) == "Bad input: parameter replicas"
+    found["status"]["message"] = "Stopped with strategy 'Stop'"
+    assert submission.reason_of(found) == "Stopped with strategy 'Stop'"
+    found["metadata"]["annotations"] = {"rerail.dev/reason": "run r: no progress"}
+    assert submission.reason_of(found) == "run r: no progress"
+    assert submission.reason_of({"metadata": {}}) == ""
+
+
 def test_it_waits_for_success(argo):
     thread = phases(argo, ("Succeeded", [], {}))
     done = rerail(*SIMPLE, "--name", "flow", "--wait", "-o", "json")
