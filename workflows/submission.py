@@ -203,5 +203,5 @@ def reason_of(found: Obj) -> str:
     annotations, status = found["metadata"].get("annotations") or {}, found.get("status") or {}
     pods = [one for one in (status.get("nodes") or {}).values() if one.get("type") == "Pod"]
     failed = [one for one in pods if one.get("phase") in ("Failed", "Error") and one.get("message")]
-    last = max(failed, key=lambda one: str(one.get("finishedAt") or ""), default={})
+    last: Obj = max(failed, key=lambda one: str(one.get("finishedAt") or ""), default={})
     return str(annotations.get(REASON) or status.get("message") or last.get("message") or "")
