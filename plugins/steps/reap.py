@@ -1,4 +1,7 @@
-"""``rerail step reap``: gangs whose Workflow is over save, and are ended. Other runs are left alone."""
+"""``rerail step reap``: gangs whose Workflow is over save, and are ended. Other runs are left alone.
+
+Of a Workflow that goes on only steps on lost nodes are touched: they are given up, so that Argo starts them elsewhere.
+"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +17,7 @@ from rerail.plugins.gang.clusters import FANOUT, Wanted, supervised
 from rerail.plugins.gang.ledger import newest_entry
 from rerail.plugins.kube.resources import PODS
 from rerail.plugins.steps.ending import save_and_end
+from rerail.plugins.steps.lost import give_up_lost
 from rerail.plugins.steps.workflow import WORKFLOWS, read_workflow
 from rerail.plugins.volcano import PodGroup, VolcanoClient, VolcanoJob
 from rerail.plugins.volcano.enums import FINAL_PHASES, JobPhase
@@ -73,6 +77,7 @@ class Reaper:
             RerailError: Gangs cannot be listed.
         """
         done: list[Reaped] = []
+        self._lost()
         for place, alive in self._found():
             try:
                 words = self._one(place, alive=alive)
@@ -84,6 +89,13 @@ class Reaper:
                 done.append(Reaped(run=place.run, namespace=place.namespace, words=words, failed=failed))
                 self.log(f"run {place.run} in {place.namespace}: {words}")
         return done
+
+    def _lost(self) -> None:
+        """Give up steps on lost nodes; where nobody may look at nodes, none is known to be lost."""
+        try:
+            give_up_lost(self.client.api, self.namespace, wall_s=self.wall_s(), log=self.log)
+        except RerailError as error:
+            self.log(f"steps on lost nodes are not looked for: {error}")
 
     def _found(self) -> Iterator[tuple[Place, bool]]:
         """Each run once, with whether anything of it is left that holds room or devices."""

@@ -247,6 +247,55 @@ def test_a_run_that_a_person_took_over_is_never_touched(stage, step, wait_for):
     assert len(running(stage)) == 2
 
 
+def step_pod(name, node, *words, deleted="2026-01-01T00:00:00Z", phase="Running"):
+    """A step's pod as Argo makes it; its grace is over."""
+    container = {"name": "main", "command": ["/var/run/argo/argoexec", "emissary", "--", *words[:1]], "args": words[1:]}
+    metadata = {"name": name, "namespace": "team", "uid": f"u-{name}", "finalizers": ["workflows.argoproj.io/status"]}
+    metadata["labels"] = {"workflows.argoproj.io/workflow": "w1"}
+    if deleted:
+        metadata["deletionTimestamp"] = deleted
+    states = [{"name": one, "ready": True, "state": {"running": {}}} for one in ("main", "wait")]
+    spec = {"nodeName": node, "containers": [container]}
+    return {"metadata": metadata, "spec": spec, "status": {"phase": phase, "containerStatuses": states}}
+
+
+def test_a_step_on_a_lost_node_is_given_up_so_that_argo_starts_it_elsewhere(stage, step):
+    stage.node("n4", {"type": "Ready", "status": "Unknown"})
+    (lost,) = (one for one in stage.api.find("nodes") if one["metadata"]["name"] == "n4")
+    lost["status"]["conditions"] = lost["status"]["conditions"][1:]
+    stage.api.put("nodes", lost)
+    run = ("rerail", "step", "run")
+    kept = (
+        step_pod("on-a-sound-node", "n1", *run),
+        step_pod("not-told-to-go", "n4", *run, deleted=""),
+        step_pod("has-time-left", "n4", *run, deleted="2999-01-01T00:00:00Z"),
+        step_pod("has-ended", "n4", *run, phase="Failed"),
+        step_pod("may-not-run-twice", "n4", "rerail", "step", "node-release"),
+        step_pod("the-users", "n4", "python", "step", "run"),
+    )
+    for one in (step_pod("lost", "n4", *run), step_pod("on-a-node-that-is-gone", "n9", *run), *kept):
+        stage.api.put("pods", one)
+    before = {one["metadata"]["name"]: one["status"] for one in kept}
+    last = {}
+    stage.api.hooks.append(
+        lambda *_: last.update({one["metadata"]["name"]: one["status"] for one in stage.api.find("pods")})
+    )
+    assert step("reap") == 0
+    found = {one["metadata"]["name"]: one for one in stage.api.find("pods")}
+    assert {name: found[name]["status"] for name in before} == before
+    for name in ("lost", "on-a-node-that-is-gone"):
+        assert name not in found
+        status = last[name]
+        assert (status["phase"], status["reason"]) == ("Failed", "NodeLost")
+        codes = [one["state"]["terminated"]["exitCode"] for one in status["containerStatuses"]]
+        assert codes == [137, 137], "Argo waits for a container that counts as running"
+        assert f"pod {name}: node " in stage.told["reap"]
+    stage.api.put("pods", step_pod("lost", "n4", *run))
+    stage.api.deny("get", "nodes")
+    assert step("reap") == 0
+    assert "steps on lost nodes are not looked for" in stage.told["reap"]
+
+
 # outputs
 
 
