@@ -137,7 +137,7 @@ class Story:
         self.lose("fresh", "resume")
 
     def lose_node(self) -> None:
-        """The runner's node leaves the network, its kubelet stops, and a person says that its pod is gone.
+        """The runner's node leaves the network, its kubelet stops, and a person and the reaper give the runner up.
 
         When the next runner works, the node is back: its containers went on all the time, so there are two runners.
         """
@@ -149,7 +149,7 @@ class Story:
         network.cut(node)
         machines.stop(node)
         self.trained.until("the node is lost", lambda: node.name not in self.cluster.ready_nodes())
-        self._delete(pod)
+        self.trained.give_up_on(node.name)
         self.trained.until("the next runner", self._works_elsewhere(node.name))
         self.mend()
 

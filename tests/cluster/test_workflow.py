@@ -7,7 +7,7 @@ import pytest
 from rig import machines, network
 from rig.argo import start_argo, stop_argo
 from rig.gangs import full
-from rig.library import REAPER, Trained, installed
+from rig.library import Trained, installed
 from rig.training import MIDDLE, RANKS, traced
 
 from rerail.plugins.checkpoint.commit import read_manifest
@@ -85,6 +85,8 @@ def test_a_lost_node(cluster, trained, baseline):
     try:
         network.cut(lost)
         machines.stop(lost)
+        trained.until("the node is lost", lambda: lost.name not in cluster.ready_nodes())
+        trained.give_up_on(lost.name)
         trained.ended("Succeeded")
     finally:
         network.mend(lost)
@@ -176,17 +178,6 @@ def test_a_workflow_that_a_person_stops_saves_and_ends_its_gang(trained):
     assert trained.report()["outcome"] == "stopped"
 
 
-def reap(trained):
-    """Run the Cron template once, by hand; returns what it says."""
-    image = trained.gang.cluster.image
-    given = [f"rerail-image={image}", "deadline-s=20"]
-    name = trained.argo.submit_template(REAPER, kind="CronWorkflow", parameters=given)
-    trained.argo.wait(name, "Succeeded")
-    trained.until("its pod", lambda: trained.argo.pod_of(name, name) or trained.argo.pod_of(name, f"{name}(0)"))
-    pod = trained.argo.pod_of(name, name) or trained.argo.pod_of(name, f"{name}(0)")
-    return trained.gang.cluster.kubectl("logs", pod, "-n", trained.gang.namespace, "-c", "main")
-
-
 @full
 def test_a_workflow_that_a_person_terminates_leaves_nothing_behind(trained):
     gang = trained.gang
@@ -194,7 +185,7 @@ def test_a_workflow_that_a_person_terminates_leaves_nothing_behind(trained):
     trained.wait_step(MIDDLE)
     trained.argo.terminate(name)
     trained.ended("Failed")
-    reap(trained)
+    trained.reap()
     trained.until("its gang is gone", lambda: not living(gang))
     state = gang.state()
     assert state.phase == "stopped"
@@ -207,7 +198,7 @@ def test_a_gang_whose_runner_and_workflow_are_gone_is_reaped(cluster, trained):
     gang = trained.gang
     name = trained.submit(traced(gang, delay_s=0.3))
     trained.wait_step(MIDDLE)
-    assert "Workflow" not in reap(trained), "its Workflow goes on"
+    assert "Workflow" not in trained.reap(), "its Workflow goes on"
     assert len(living(gang)) == RANKS
     runner = trained.argo.pod_of(name, "fresh(0)")
     stop_argo(signal.SIGKILL)
@@ -217,7 +208,7 @@ def test_a_gang_whose_runner_and_workflow_are_gone_is_reaped(cluster, trained):
     finally:
         start_argo()
     assert len(living(gang)) == RANKS
-    assert f"run {gang.name} in {gang.namespace}: Workflow {gang.namespace}/{name} is gone: ended" in reap(trained)
+    assert f"run {gang.name} in {gang.namespace}: Workflow {gang.namespace}/{name} is gone: ended" in trained.reap()
     assert not living(gang)
     state = gang.state()
     assert (state.phase, state.reason) == ("stopped", f"asked to stop: Workflow {gang.namespace}/{name} is gone")

@@ -114,6 +114,28 @@ class Trained:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.told()}") from None
 
+    def reap(self) -> str:
+        """Run the Cron template once, by hand; returns what it says."""
+        argo, gang = self.argo, self.gang
+        given = [f"rerail-image={gang.cluster.image}", "deadline-s=20"]
+        name = argo.submit_template(REAPER, kind="CronWorkflow", parameters=given)
+        argo.wait(name, "Succeeded")
+        self.until("its pod", lambda: argo.pod_of(name, name) or argo.pod_of(name, f"{name}(0)"))
+        pod = argo.pod_of(name, name) or argo.pod_of(name, f"{name}(0)")
+        return gang.cluster.kubectl("logs", pod, "-n", gang.namespace, "-c", "main")
+
+    def give_up_on(self, node: str) -> None:
+        """As a person does for a lost node: delete the Workflow's pods there by force; the reaper does the rest."""
+        cluster, namespace = self.gang.cluster, self.gang.namespace
+        listed = cluster.read("pods", "-n", namespace, "-l", f"workflows.argoproj.io/workflow={self.name}")["items"]
+        there = [pod for pod in listed if pod["spec"].get("nodeName") == node]
+        live = [pod["metadata"]["name"] for pod in there if pod["status"].get("phase") in ("Pending", "Running")]
+        if live:
+            gone = ("--force", "--grace-period=0", "--wait=false")
+            cluster.kubectl("delete", "pod", *live, "-n", namespace, *gone)
+            said = self.reap()
+            assert all(f"pod {name}: node {node} is lost" in said for name in live), said
+
     def told(self) -> str:
         """What nodes, steps and pods say, for whoever reads a failed test."""
         cluster, namespace = self.gang.cluster, self.gang.namespace
