@@ -197,7 +197,8 @@ def baseline(cluster: Cluster, s3: None, tmp_path_factory: pytest.TempPathFactor
     name = f"rerail-test-baseline-{secrets.token_hex(4)}"
     cluster.kubectl("create", "namespace", name)
     with supervised(cluster, name, tmp_path_factory.mktemp("baseline")) as gang:
-        gang.start(traced(gang, delay_s=0.0))
+        # Beside other sessions ranks may stand still for a while, and wait for room.
+        gang.start(traced(gang, delay_s=0.0), policy={"hang_after_s": 120.0, "capacity_wait_s": 200.0})
         gang.end()
         assert len(gang.report().attempts) == 1, f"the baseline was disturbed; run the tests again\n{gang.said()}"
         yield gang
