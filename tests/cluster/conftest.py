@@ -35,6 +35,7 @@ from rig import layout, services, turn
 from rig.access import Cluster, Pods
 from rig.argo import Argo, start_argo
 from rig.gangs import SLOTS_PER_NODE, Gangs, set_slots
+from rig.library import PATIENT
 from rig.training import QUEUE, Gang, supervised, traced
 
 from rerail.plugins.volcano import VolcanoClient
@@ -198,7 +199,7 @@ def baseline(cluster: Cluster, s3: None, tmp_path_factory: pytest.TempPathFactor
     cluster.kubectl("create", "namespace", name)
     with supervised(cluster, name, tmp_path_factory.mktemp("baseline")) as gang:
         # Beside other sessions ranks may stand still for a while, and wait for room.
-        gang.start(traced(gang, delay_s=0.0), policy={"hang_after_s": 120.0, "capacity_wait_s": 200.0})
+        gang.start(traced(gang, delay_s=0.0), policy=PATIENT)
         gang.end()
         assert len(gang.report().attempts) == 1, f"the baseline was disturbed; run the tests again\n{gang.said()}"
         yield gang

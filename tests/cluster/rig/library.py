@@ -20,7 +20,7 @@ TRAIN = "rerail-train-v0-1"
 REAPER = "rerail-checkpoint-gc-v0-1"
 STORE_SECRET = "rerail-store"
 
-PATIENT = {"hang_after_s": 90.0, "prepare_s": 60.0, "capacity_wait_s": 300.0}
+PATIENT = {"hang_after_s": 120.0, "load_within_s": 240.0, "prepare_s": 60.0, "capacity_wait_s": 200.0}
 """No story of the DAG is about ranks that stand still, and beside other sessions they do so for a while."""
 WAIT_S = 2 * DEADLINE_S
 
