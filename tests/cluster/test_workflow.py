@@ -82,6 +82,8 @@ def test_a_lost_node(cluster, trained, baseline):
     trained.submit(traced(gang))
     trained.wait_step(MIDDLE)
     lost = cluster.node(used_node(gang))
+    runner = cluster.read("pod", trained.argo.pod_of(trained.name, "fresh(0)"), "-n", gang.namespace)
+    with_its_runner = runner["spec"]["nodeName"] == lost.name
     try:
         network.cut(lost)
         machines.stop(lost)
@@ -92,7 +94,8 @@ def test_a_lost_node(cluster, trained, baseline):
         network.mend(lost)
         machines.start_again(lost)
     document = same_training(trained, baseline, attempts=2)
-    assert document["incidents"][0]["class"] == "node-lost"
+    told = document["incidents"][0]["class"]
+    assert told == "node-lost" or (told == "evicted" and with_its_runner), "Kubernetes may be first where nobody looks"
     assert lost.name not in document["attempts"][1]["nodes"]
 
 
