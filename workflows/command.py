@@ -29,7 +29,7 @@ def render(
     nodes: Annotated[
         bool,
         typer.Option(
-            "--nodes", help="Print the rights to look at nodes and mark them, too; whoever applies them is an admin."
+            "--nodes", help="Print only the accounts' rights to look at nodes and mark them; an admin applies them."
         ),
     ] = False,
     check: Annotated[
@@ -46,7 +46,7 @@ def render(
     """
     from rerail.policies.errors import UsageError
     from rerail.workflows.naming import IMAGE
-    from rerail.workflows.render import NAMESPACE, drift, files, flat, packaged, write
+    from rerail.workflows.render import NAMESPACE, drift, files, flat, flat_rights, packaged, write
 
     steps = image or IMAGE
     where = "" if namespace == NAMESPACE else namespace
@@ -65,7 +65,7 @@ def render(
             raise typer.Exit(VERDICT_DRIFT)
         return
     if output is None:
-        sys.stdout.write(flat(namespace, steps, nodes=nodes))
+        sys.stdout.write(flat_rights(namespace) if nodes else flat(namespace, steps))
         return
     for path in write(output, files(namespace, steps)):
         sys.stderr.write(f"wrote {output / path}\n")

@@ -106,16 +106,18 @@ def files(namespace: str = NAMESPACE, image: str = IMAGE) -> dict[str, str]:
     return {path: HEADER + text for path, text in sorted(written.items())}
 
 
-def flat(namespace: str, image: str = IMAGE, *, nodes: bool = False) -> str:
-    """All objects of one namespace as one stream, for kubectl.
+def flat(namespace: str, image: str = IMAGE) -> str:
+    """All objects of one namespace as one stream, for kubectl."""
+    return _stream([*accounts(), *_library(image).values()], namespace)
 
-    Args:
-        namespace: Of the objects.
-        image: Of Rerail's own steps.
-        nodes: Also what the accounts may do in the whole cluster.
-    """
-    inside = [*accounts(), *_library(image).values(), *(cluster_rights(_suffix(namespace)) if nodes else ())]
-    return HEADER + to_yaml(*(_placed(one, namespace) for one in inside))
+
+def flat_rights(namespace: str) -> str:
+    """What the accounts of a namespace may do in the whole cluster, as one stream."""
+    return _stream(cluster_rights(_suffix(namespace)), namespace)
+
+
+def _stream(objects: Iterable[Mapping[str, Any]], namespace: str) -> str:
+    return HEADER + to_yaml(*(_placed(one, namespace) for one in objects))
 
 
 def _suffix(namespace: str) -> str:

@@ -9,7 +9,7 @@ import yaml
 
 from rerail.policies.errors import UsageError
 from rerail.workflows.rbac import IN_CLUSTER
-from rerail.workflows.render import drift, files, flat, packaged, refuse_twins, to_yaml, write
+from rerail.workflows.render import drift, files, flat, flat_rights, packaged, refuse_twins, to_yaml, write
 
 
 def test_the_files_in_git_are_what_is_rendered():
@@ -99,21 +99,19 @@ def test_one_stream_holds_the_same_objects_as_the_namespaced_overlay(tmp_path):
     assert sorted(map(canonical, ours)) == sorted(map(canonical, kustomized(tmp_path / "overlays" / "namespaced")))
 
 
-def test_with_nodes_the_stream_has_the_rights_in_the_cluster_under_names_of_their_own():
-    ours = [one for one in yaml.safe_load_all(flat("team-a", nodes=True)) if one]
-    clustered = [one for one in ours if one["kind"].startswith("Cluster")]
-    assert len(clustered) == 2 * len(IN_CLUSTER)
-    assert len(ours) == len(clustered) + flat("team-a").count("\n---\n") + 1
-    for one in clustered:
+def test_the_rights_in_the_cluster_come_alone_and_bound_under_names_of_their_own():
+    ours = [one for one in yaml.safe_load_all(flat_rights("team-a")) if one]
+    assert len(ours) == 2 * len(IN_CLUSTER)
+    for one in ours:
         assert "namespace" not in one["metadata"]
         if one["kind"] == "ClusterRoleBinding":
             assert one["metadata"]["name"] == f"{one['roleRef']['name']}-team-a"
             assert one["subjects"][0]["namespace"] == "team-a"
-    roles = [one for one in clustered if one["kind"] == "ClusterRole"]
+    roles = [one for one in ours if one["kind"] == "ClusterRole"]
     assert {one["metadata"]["name"] for one in roles} == set(IN_CLUSTER), "they are the same for all"
     component = files("team-a")["components/nodes/rights.yaml"]
     assert [one["metadata"]["name"] for one in yaml.safe_load_all(component) if one] == [
-        one["metadata"]["name"] for one in clustered
+        one["metadata"]["name"] for one in ours
     ]
 
 
