@@ -93,7 +93,7 @@ def same_training(fanned, baseline, *, attempts):
     document = fanned.report()
     assert (document["outcome"], len(document["attempts"])) == ("done", attempts), fanned.told()
     for incident in document["incidents"]:
-        print(f"{incident['class']}: first new step after {incident['recovered_s']} s")
+        print(f"{incident['class']}: first new step {incident['mttr_s']:.1f} s after the fault")
     return document
 
 
