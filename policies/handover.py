@@ -34,6 +34,7 @@ _GOES_ON: Final = frozenset({"", "-1", "0", "10", "11", "64", "137", "143"})
 
 ASKED: Final = "asked to stop: "
 
+_TAKEN: Final = ("evicted", "preemption")
 _MOST_TOLD: Final = 12
 """Ends of attempts in one text: it becomes the message of a node of the Workflow."""
 
@@ -189,7 +190,10 @@ def _ended(state: RunState, record: AttemptRecord) -> str:
     what = _fault(incident) if incident is not None else record.end_cause
     where = f" on {incident.node}" if incident is not None and incident.node else ""
     step = "" if record.last_step is None else f" at step {record.last_step}"
-    return f"{what}{where} ended attempt {record.n}{step}"
+    # Whoever took pods away is named by the platform alone: a scheduler, a drain, somebody who deleted the job.
+    taken = incident is not None and incident.class_name in _TAKEN and incident.evidence
+    why = f" ({incident.evidence[0]})" if incident is not None and taken else ""
+    return f"{what}{where} ended attempt {record.n}{step}{why}"
 
 
 def _fault(incident: Incident) -> str:

@@ -152,7 +152,7 @@ def suspend_the_job(gang) -> None:
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (delete_the_job, "deleted"),
+        (delete_the_job, "(deleted)"),
         (suspend_the_job, ""),
     ],
     ids=["the vcjob is deleted", "the vcjob is aborted"],

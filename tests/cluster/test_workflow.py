@@ -8,7 +8,7 @@ from rig import machines, network
 from rig.argo import start_argo, stop_argo
 from rig.gangs import full
 from rig.library import Trained, installed
-from rig.training import MIDDLE, RANKS, traced
+from rig.training import BEFORE, MIDDLE, RANKS, traced
 
 from rerail.plugins.checkpoint.commit import read_manifest
 from rerail.policies import keys
@@ -121,10 +121,13 @@ def test_a_preempted_gang_saves_and_goes_on(trained, baseline):
 @full
 def test_a_damaged_newest_checkpoint_is_left_out(trained, baseline):
     gang = trained.gang
-    trained.submit(traced(gang, delay_s=0.4))  # nothing newer comes between the damage and the kill
-    trained.wait_step(MIDDLE - 2)
-    newest = trained.until("the commit", lambda: gang.run.control.page(keys.manifests_of(1)).entries)[0]
-    manifest = read_manifest(gang.run, 1, keys.parse_commit(newest.key).step)
+    trained.submit(traced(gang, delay_s=1.0))  # nothing newer comes between the damage and the kill
+
+    def newest():
+        return [keys.parse_commit(one.key).step for one in gang.run.control.page(keys.manifests_of(1)).entries][:1]
+
+    trained.until("the commit", lambda: newest() == [BEFORE])
+    manifest = read_manifest(gang.run, 1, BEFORE)
     for file in manifest.files:
         gang.run.shards.delete((keys.SHARDS + file.path,))
     gang.kill_pod(gang.pods()[1])
@@ -206,6 +209,7 @@ def test_a_gang_whose_runner_and_workflow_are_gone_is_reaped(cluster, trained):
     runner = trained.argo.pod_of(name, "fresh(0)")
     stop_argo(signal.SIGKILL)
     try:
+        gang.kill_runner(name)  # at once: told to go, it would end the gang itself
         cluster.kubectl("delete", "workflow", name, "-n", gang.namespace, "--wait=false")
         cluster.kubectl("delete", "pod", runner, "-n", gang.namespace, "--force", "--grace-period=0", "--wait=false")
     finally:

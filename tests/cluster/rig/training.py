@@ -273,6 +273,10 @@ class Gang:
         """SIGKILL to the process of one rank; its launch lives on."""
         self._kill(f"RERAIL_RUN={self.name}", f"RANK={rank}")
 
+    def kill_runner(self, workflow: str) -> None:
+        """SIGKILL to the step of a Workflow that drives this run: it hears of nothing."""
+        self._kill(f"RERAIL_RUN={self.name}", f"RERAIL_WORKFLOW={workflow}")
+
     def _kill(self, *marks: str) -> None:
         wanted = {mark.encode() for mark in marks}
         killed = 0
