@@ -27,7 +27,7 @@ from rerail.policies.workloads.attempt import ATTEMPT_LABEL, GANG_LABEL, RUN_LAB
 from rerail.policies.workloads.fanout import POD_LABEL
 from rerail.policies.workloads.pod_template import LAUNCH
 from rerail.policies.workloads.podgroup import GROUP_ANNOTATION
-from rerail.workflows.accounts import RANK, READER, RUNNER
+from rerail.workflows.accounts import RANK, RUNNER
 from rerail.workflows.naming import LABELS, about, versioned
 from rerail.workflows.parameters import (
     COMMAND,
@@ -51,7 +51,7 @@ from rerail.workflows.parameters import (
     names,
 )
 from rerail.workflows.steps import step, store_access
-from rerail.workflows.train import REPORT_FILES
+from rerail.workflows.train import farewell_step, give_up_step, report_step
 
 NAME: Final = "rerail-train-fanout"
 ENTRY: Final = "train"
@@ -138,16 +138,8 @@ def fanout_templates(*, prefix: str = "") -> list[DAG | Container]:
         _open(prefix),
         _run(prefix),
         _assess(prefix),
-        step(f"{prefix}give-up", ["step", "give-up"], inputs=_PLACE, account=RUNNER, retries=None),
-        step(
-            f"{prefix}report",
-            ["step", "report"],
-            inputs=_PLACE,
-            outputs={"words": ""},
-            artifacts=REPORT_FILES,
-            account=READER,
-            retries=3,
-        ),
+        give_up_step(prefix),
+        report_step(prefix),
     ]
 
 
@@ -173,7 +165,7 @@ def fanout_template() -> WorkflowTemplate:
         entrypoint=ENTRY,
         service_account_name=RUNNER,
         arguments=[setting.argument() for setting in SETTINGS],
-        templates=[*fanout_templates(), _farewell((*_PLACE, GUARD_NAMESPACE.name))],
+        templates=[*fanout_templates(), farewell_step((*_PLACE, GUARD_NAMESPACE.name), _BACKEND)],
         hooks={"exit": LifecycleHook(template="farewell", arguments=Arguments(parameters=passed))},
         pod_gc=PodGC(strategy="OnPodSuccess", delete_delay_duration="10m"),
     )
@@ -366,18 +358,4 @@ def _assess(prefix: str) -> Container:
         outputs={"decision": "give-up", **_NOTHING, "words": ""},
         account=RUNNER,
         env=_BACKEND,
-    )
-
-
-def _farewell(inputs: tuple[str, ...]) -> Container:
-    """The exit hook: the report once more, and after a stop the gangs that are left are ended."""
-    return step(
-        "farewell",
-        ["step", "report"],
-        inputs=inputs,
-        outputs={"words": ""},
-        artifacts=REPORT_FILES,
-        env={**_BACKEND, "RERAIL_WORKFLOW_STATUS": "{{workflow.status}}"},
-        account=RUNNER,
-        retries=3,
     )

@@ -11,7 +11,7 @@ written report would make a failed run a success. ``next-attempt`` needs no new 
 submitted it already, so Argo is not on the path of recovery.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from hera.workflows import DAG, Container, Parameter, Task, WorkflowTemplate
@@ -61,8 +61,8 @@ def train_templates(*, prefix: str = "") -> list[DAG | Container]:
         _resolve(prefix),
         _run(prefix),
         _assess(prefix),
-        _give_up(prefix),
-        _report(prefix),
+        give_up_step(prefix),
+        report_step(prefix),
     ]
 
 
@@ -84,7 +84,7 @@ def train_template() -> WorkflowTemplate:
         entrypoint=ENTRY,
         service_account_name=RUNNER,
         arguments=[setting.argument() for setting in SETTINGS],
-        templates=[*train_templates(), _farewell()],
+        templates=[*train_templates(), farewell_step()],
         hooks={
             "exit": LifecycleHook(
                 template="farewell",
@@ -215,11 +215,13 @@ def _assess(prefix: str) -> Container:
     )
 
 
-def _give_up(prefix: str) -> Container:
+def give_up_step(prefix: str) -> Container:
+    """The failing end, whose message is the reason."""
     return step(f"{prefix}give-up", ["step", "give-up"], inputs=_PLACE, account=RUNNER, retries=None)
 
 
-def _report(prefix: str) -> Container:
+def report_step(prefix: str) -> Container:
+    """The report, as an artifact."""
     return step(
         f"{prefix}report",
         ["step", "report"],
@@ -231,15 +233,15 @@ def _report(prefix: str) -> Container:
     )
 
 
-def _farewell() -> Container:
+def farewell_step(inputs: Sequence[str] = _PLACE, env: Mapping[str, str] | None = None) -> Container:
     """The exit hook: the report once more, and after a stop the gangs that are left are ended."""
     return step(
         "farewell",
         ["step", "report"],
-        inputs=_PLACE,
+        inputs=inputs,
         outputs={"words": ""},
         artifacts=REPORT_FILES,
-        env={"RERAIL_WORKFLOW_STATUS": "{{workflow.status}}"},
+        env={**(env or {}), "RERAIL_WORKFLOW_STATUS": "{{workflow.status}}"},
         account=RUNNER,
         retries=3,
     )
