@@ -22,7 +22,7 @@ import pytest
 
 from rerail.plugins.checkpoint.attempts import create_run, seal_attempt, start_attempt
 from rerail.plugins.checkpoint.commit import Blob, commit, write_part
-from rerail.plugins.checkpoint.notes import certificate_ref, create_certificate, read_requests
+from rerail.plugins.checkpoint.notes import certificate_ref, create_certificate, read_heartbeat, read_requests
 from rerail.plugins.checkpoint.open import open_run
 from rerail.plugins.checkpoint.store import RunStore
 from rerail.plugins.evict.local import LocalPods
@@ -50,7 +50,7 @@ end_grace_untrusted_s: 0.5
 """
 
 TRAINER = r"""
-import os, pathlib, sys, time
+import json, os, pathlib, sys, time
 from rerail.plugins.checkpoint.posix import PosixStore
 from rerail.plugins.trainer import Checkpointer, Every, KeyValueClient, KeyValueGroup, KeyValueServer
 folder, total, pace_s, every = pathlib.Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
@@ -81,13 +81,15 @@ with KeyValueGroup(store, rank=rank, world_size=world) as group:
     assert state["count"] == step, (state, step)
     with (folder / f"steps.{attempt}.{rank}").open("a", buffering=1) as log:
         while step < total:
-            agreed = max(int(one) for one in group.all_gather(str(int(ckpt.wish())).encode()))
+            mine = (int(ckpt.wish()), int((folder / "evaluate").exists()))
+            told = [json.loads(one) for one in group.all_gather(json.dumps(mine).encode())]
+            agreed, evaluates = (max(one) for one in zip(*told, strict=True))
             time.sleep(pace_s)
             step += 1
             state["count"] = place["count"] = step
             log.write(f"{step}\n")
             ckpt.step_done(step, agreed=agreed)
-            if (folder / "evaluate").exists():
+            if evaluates:
                 with ckpt.phase("evaluation"):
                     (folder / f"evaluating.{attempt}.{rank}").touch()
                     while (folder / "evaluate").exists():
@@ -183,10 +185,10 @@ class Training:
         return state is not None and any(one.n == attempt and one.first_step_at_s for one in state.attempts)
 
     def evaluates(self, attempt: int) -> None:
-        """Hold the ranks in an evaluation."""
+        """Hold the ranks in an evaluation, and wait until their heartbeat says so."""
         (self.folder / "evaluate").touch()
-        # The other rank may have looked just before; then it waits for this one in its next step.
-        wait_for(lambda: list(self.folder.glob(f"evaluating.{attempt}.*")))
+        wait_for(lambda: len(list(self.folder.glob(f"evaluating.{attempt}.*"))) == 2)
+        wait_for(lambda: (beat := read_heartbeat(self.run)) and (beat.attempt, beat.phase) == (attempt, "evaluation"))
 
     def backend(self) -> LocalBackend:
         return LocalBackend(RUN, self.root / "store/.local" / RUN / "pods", (), {})
