@@ -25,6 +25,8 @@ from rerail.policies import keys
 
 DELAY_S = 0.2
 """Of a step: attempt 1 is to be far from its end when the next runner comes."""
+LOST_NODE_DELAY_S = 2.0
+"""The same where the runner's node has to be found lost first."""
 EARLY = 15
 ENDED = ("Completed", "Failed", "Aborted", "Terminated", "Terminating", "Aborting", "Completing")
 """Phases of a vcjob that is over, or on its way there."""
@@ -118,7 +120,7 @@ class Story:
 
     # Who is lost.
 
-    def lose_controller(self) -> None:
+    def lose_controller(self, _: Any) -> None:
         """SIGKILL; it comes back when the run has gone on, or can go no further without it."""
         stop_argo(signal.SIGKILL)
         try:
@@ -127,16 +129,18 @@ class Story:
         finally:
             start_argo()
 
-    def lose(self, *steps: str) -> None:
+    def lose_pod(self, pod: dict[str, Any]) -> None:
         """A step's pod is gone at once."""
-        pod = self.pod(*steps)
-        assert pod is not None, f"no pod of {steps} is there\n{self.trained.told()}"
-        self._delete(pod)
+        name = pod["metadata"]["name"]
+        gone = ("--force", "--grace-period=0", "--wait=false")
+        self.cluster.kubectl("delete", "pod", name, "-n", self.gang.namespace, *gone)
 
-    def lose_runner(self) -> None:
-        self.lose("fresh", "resume")
+    def lose_runner(self, _: Any) -> None:
+        pod = self.runner()
+        assert pod is not None, f"no runner is there\n{self.trained.told()}"
+        self.lose_pod(pod)
 
-    def lose_node(self) -> None:
+    def lose_node(self, _: Any) -> None:
         """The runner's node leaves the network, its kubelet stops, and a person and the reaper give the runner up.
 
         When the next runner works, the node is back: its containers went on all the time, so there are two runners.
@@ -160,11 +164,6 @@ class Story:
 
         return works
 
-    def _delete(self, pod: dict[str, Any]) -> None:
-        name = pod["metadata"]["name"]
-        gone = ("--force", "--grace-period=0", "--wait=false")
-        self.cluster.kubectl("delete", "pod", name, "-n", self.gang.namespace, *gone)
-
     def mend(self) -> None:
         """Put every node back that was lost."""
         while self.cut:
@@ -184,12 +183,12 @@ def layout_of(cluster: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class Point:
-    """When somebody is lost, and who; before the fault or after it."""
+    """When somebody is lost, and who; before the fault or after it. What is seen is handed to what is done."""
 
     name: str
     lost: str
     seen: Callable[[Story], Any]
-    act: Callable[[Story], None]
+    act: Callable[[Story, Any], None]
     before: bool = False
 
 
@@ -208,9 +207,9 @@ POINTS = (
     Point("the gang is being ended", "runner", lambda s: s.phase() == "ending", Story.lose_runner),
     Point("the next gang is pending", "controller", lambda s: s.pending(2), Story.lose_controller),
     Point("between two steps", "controller", between_the_steps, Story.lose_controller),
-    Point("assess", "its pod", lambda s: s.pod("assess"), lambda s: s.lose("assess")),
+    Point("assess", "its pod", lambda s: s.pod("assess"), Story.lose_pod),
     Point("after the resume", "node", lambda s: s.steps_made(2) > 5 and s.pod("resume"), Story.lose_node),
-    Point("report", "its pod", lambda s: s.pod("report"), lambda s: s.lose("report")),
+    Point("report", "its pod", lambda s: s.pod("report"), Story.lose_pod),
 )
 
 
@@ -262,15 +261,14 @@ def test_whoever_is_lost_nothing_is_lost_and_nothing_is_doubled(story, baseline,
     trained, gang = story.trained, story.gang
     begun_s = time.monotonic()
     with watched(story) as jobs, apart(story) if point.lost == "node" else nullcontext({}) as placed:
-        trained.submit(traced(gang, delay_s=DELAY_S, **placed))
+        lost_first = point.before and point.lost == "node"
+        trained.submit(traced(gang, delay_s=LOST_NODE_DELAY_S if lost_first else DELAY_S, **placed))
         if point.before:
-            trained.until(point.name, lambda: point.seen(story))
-            point.act(story)
+            point.act(story, trained.until(point.name, lambda: point.seen(story)))
         trained.wait_step(MIDDLE)
         gang.kill_pod(gang.pods()[1])
         if not point.before:
-            trained.until(point.name, lambda: point.seen(story))
-            point.act(story)
+            point.act(story, trained.until(point.name, lambda: point.seen(story)))
         trained.ended("Succeeded")
         took_s = time.monotonic() - begun_s
         jobs.read()
