@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from hera.workflows import DAG, ConfigMapVolume, Container, Env, FieldEnv, Parameter, Task, WorkflowTemplate
-from hera.workflows.models import Arguments, ContinueOn, LifecycleHook, PodGC, Sequence, ValueFrom
+from hera.workflows.models import ContinueOn, PodGC, Sequence
 
 from rerail.plugins.gang.clusters import FANOUT
 from rerail.plugins.steps.open import NO_GANG
@@ -28,6 +28,18 @@ from rerail.policies.workloads.fanout import POD_LABEL
 from rerail.policies.workloads.pod_template import LAUNCH
 from rerail.policies.workloads.podgroup import GROUP_ANNOTATION
 from rerail.workflows.accounts import RANK, RUNNER
+from rerail.workflows.branches import (
+    LEAVES_IN_TIME,
+    RUN_OF_RESOLVE,
+    farewell_hook,
+    farewell_step,
+    give_up_step,
+    recovery_tasks,
+    report_step,
+    report_task,
+    run_output,
+    supervision_tasks,
+)
 from rerail.workflows.naming import LABELS, about, versioned
 from rerail.workflows.parameters import (
     COMMAND,
@@ -51,7 +63,6 @@ from rerail.workflows.parameters import (
     names,
 )
 from rerail.workflows.steps import step, store_access
-from rerail.workflows.train import farewell_step, give_up_step, report_step
 
 NAME: Final = "rerail-train-fanout"
 ENTRY: Final = "train"
@@ -99,10 +110,6 @@ _WORK: Final = names(WORK)
 _BOUNDS: Final = names((DEADLINE, MAX_ATTEMPTS, TAKE_OVER, GUARD_NAMESPACE))
 _REACH: Final = names((STORE, CONTROL, RUN, STORE_SECRET))
 _BACKEND: Final = {"RERAIL_BACKEND": FANOUT}
-_BROKE: Final = "(fresh.Failed || fresh.Errored || resume.Failed || resume.Errored)"
-_ENDED: Final = "(attempt.Succeeded || attempt.Failed || attempt.Errored || attempt.Skipped || attempt.Omitted)"
-_GRACE: Final = "{\"terminationGracePeriodSeconds\": {{=asInt(inputs.parameters['deadline-s']) + 60}}}"
-"""Asked for a stop, the runner lets the ranks save and ends the gang."""
 
 _NOTHING: Final = {
     "how": "resume",
@@ -146,7 +153,6 @@ def fanout_templates(*, prefix: str = "") -> list[DAG | Container]:
 def fanout_template() -> WorkflowTemplate:
     """The library's rerail-train-fanout."""
     own = names((STORE, CONTROL, RUN, GUARD_NAMESPACE, *PLACE[3:]))
-    passed = [Parameter(name=name, value=f"{{{{workflow.parameters.{name}}}}}").as_argument() for name in own]
     return WorkflowTemplate(
         name=versioned(NAME),
         annotations=about(
@@ -166,7 +172,7 @@ def fanout_template() -> WorkflowTemplate:
         service_account_name=RUNNER,
         arguments=[setting.argument() for setting in SETTINGS],
         templates=[*fanout_templates(), farewell_step((*_PLACE, GUARD_NAMESPACE.name), _BACKEND)],
-        hooks={"exit": LifecycleHook(template="farewell", arguments=Arguments(parameters=passed))},
+        hooks=farewell_hook(own),
         pod_gc=PodGC(strategy="OnPodSuccess", delete_delay_duration="10m"),
     )
 
@@ -175,16 +181,10 @@ def _train(prefix: str) -> DAG:
     with DAG(
         name=f"{prefix}{ENTRY}",
         inputs=[setting.entry() for setting in SETTINGS],
-        outputs=[
-            Parameter(
-                name="run",
-                value_from=ValueFrom(parameter="{{tasks.resolve.outputs.parameters.run}}", default=""),
-            )
-        ],
+        outputs=[run_output()],
         fail_fast=False,
         target="attempt report",
     ) as dag:
-        run = "{{tasks.resolve.outputs.parameters.run}}"
         rest = [name for name in _PLACE if name != RUN.name]
         Task(
             name="resolve",
@@ -195,20 +195,15 @@ def _train(prefix: str) -> DAG:
             name="open",
             template=f"{prefix}open",
             depends="resolve",
-            arguments=given(*rest, *_WORK, *_BOUNDS, run=run),
+            arguments=given(*rest, *_WORK, *_BOUNDS, run=RUN_OF_RESOLVE),
         )
         Task(
             name="attempt",
             template=f"{prefix}attempt",
             depends="resolve && open",
-            arguments=given(*rest, *_BOUNDS) | {"run": run} | _told_by("open"),
+            arguments=given(*rest, *_BOUNDS) | {"run": RUN_OF_RESOLVE} | _told_by("open"),
         )
-        Task(
-            name="report",
-            template=f"{prefix}report",
-            depends=f"resolve.Succeeded && {_ENDED}",
-            arguments=given(*rest, run=run),
-        )
+        report_task(prefix)
     return dag
 
 
@@ -221,34 +216,17 @@ def _attempt(prefix: str) -> DAG:
     """One attempt, and nested in it the next one."""
     inputs = [Parameter(name=name) for name in (*_PLACE, *_BOUNDS, "how", "replicas", *OF_GANG)]
     with DAG(name=f"{prefix}attempt", inputs=inputs, fail_fast=False) as dag:
-        for how in ("fresh", "resume"):
-            Task(
-                name=how,
-                template=f"{prefix}run",
-                when=f"'{{{{inputs.parameters.how}}}}' == '{how}'",
-                arguments=given(*_PLACE, *_BOUNDS, "gang"),
-            )
+        supervision_tasks(prefix, given(*_PLACE, *_BOUNDS, "gang"))
         Task(
             name="ranks",
             template=f"{prefix}ranks",
             when=f"'{{{{inputs.parameters.gang}}}}' != '{NO_GANG}'",
             arguments=given(*_REACH, "replicas", *OF_GANG),
         )
-        Task(name="assess", template=f"{prefix}assess", depends=_BROKE, arguments=given(*_PLACE, *_BOUNDS))
-        decided = "{{tasks.assess.outputs.parameters.decision}}"
-        Task(
-            name="next-attempt",
-            template=f"{prefix}attempt",
-            depends="assess.Succeeded",
-            when=f"'{decided}' == 'again'",
-            arguments=given(*_PLACE, *_BOUNDS) | _told_by("assess"),
-        )
-        Task(
-            name="give-up",
-            template=f"{prefix}give-up",
-            depends="assess.Succeeded",
-            when=f"'{decided}' == 'give-up'",
-            arguments=given(*_PLACE),
+        recovery_tasks(
+            prefix,
+            assess=given(*_PLACE, *_BOUNDS),
+            again=given(*_PLACE, *_BOUNDS) | _told_by("assess"),
         )
     return dag
 
@@ -346,7 +324,7 @@ def _run(prefix: str) -> Container:
         outputs={"outcome": "stopped", "words": ""},
         account=RUNNER,
         env=_BACKEND,
-        pod_spec_patch=_GRACE,
+        pod_spec_patch=LEAVES_IN_TIME,
     )
 
 

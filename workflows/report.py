@@ -5,10 +5,10 @@ from typing import Final
 from hera.workflows import WorkflowTemplate
 
 from rerail.workflows.accounts import READER
+from rerail.workflows.branches import REPORT_FILES
 from rerail.workflows.parameters import CONTROL, RERAIL_IMAGE, STORE, STORE_SECRET, Setting
 from rerail.workflows.single import workflow_template
 from rerail.workflows.steps import step
-from rerail.workflows.train import REPORT_FILES
 
 NAME: Final = "rerail-report"
 

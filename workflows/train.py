@@ -11,13 +11,24 @@ written report would make a failed run a success. ``next-attempt`` needs no new 
 submitted it already, so Argo is not on the path of recovery.
 """
 
-from collections.abc import Mapping, Sequence
 from typing import Final
 
 from hera.workflows import DAG, Container, Parameter, Task, WorkflowTemplate
-from hera.workflows.models import Arguments, LifecycleHook, PodGC, ValueFrom
+from hera.workflows.models import PodGC
 
-from rerail.workflows.accounts import READER, RUNNER
+from rerail.workflows.accounts import RUNNER
+from rerail.workflows.branches import (
+    LEAVES_IN_TIME,
+    RUN_OF_RESOLVE,
+    farewell_hook,
+    farewell_step,
+    give_up_step,
+    recovery_tasks,
+    report_step,
+    report_task,
+    run_output,
+    supervision_tasks,
+)
 from rerail.workflows.naming import LABELS, about, versioned
 from rerail.workflows.parameters import (
     BOUNDS,
@@ -32,7 +43,7 @@ from rerail.workflows.parameters import (
     given,
     names,
 )
-from rerail.workflows.steps import OUTPUTS, step
+from rerail.workflows.steps import step
 
 NAME: Final = "rerail-train"
 ENTRY: Final = "train"
@@ -43,10 +54,6 @@ SETTINGS: Final[tuple[Setting, ...]] = (STORE, RUN, *WORK, DEADLINE, MAX_ATTEMPT
 _PLACE: Final = names(PLACE)
 _WORK: Final = names(WORK)
 _BOUNDS: Final = names(BOUNDS)
-_BROKE: Final = "(fresh.Failed || fresh.Errored || resume.Failed || resume.Errored)"
-_ENDED: Final = "(attempt.Succeeded || attempt.Failed || attempt.Errored || attempt.Skipped || attempt.Omitted)"
-_GRACE: Final = "{\"terminationGracePeriodSeconds\": {{=asInt(inputs.parameters['deadline-s']) + 60}}}"
-"""Asked for a stop, the runner lets the ranks save and ends the gang."""
 
 
 def train_templates(*, prefix: str = "") -> list[DAG | Container]:
@@ -68,7 +75,7 @@ def train_templates(*, prefix: str = "") -> list[DAG | Container]:
 
 def train_template() -> WorkflowTemplate:
     """The library's rerail-train."""
-    own: Sequence[str] = names((STORE, CONTROL, RUN, *PLACE[3:]))
+    own = names((STORE, CONTROL, RUN, *PLACE[3:]))
     return WorkflowTemplate(
         name=versioned(NAME),
         annotations=about(
@@ -85,34 +92,19 @@ def train_template() -> WorkflowTemplate:
         service_account_name=RUNNER,
         arguments=[setting.argument() for setting in SETTINGS],
         templates=[*train_templates(), farewell_step()],
-        hooks={
-            "exit": LifecycleHook(
-                template="farewell",
-                arguments=_arguments({name: f"{{{{workflow.parameters.{name}}}}}" for name in own}),
-            )
-        },
+        hooks=farewell_hook(own),
         pod_gc=PodGC(strategy="OnPodSuccess", delete_delay_duration="10m"),
     )
-
-
-def _arguments(values: dict[str, str]) -> Arguments:
-    return Arguments(parameters=[Parameter(name=name, value=value).as_argument() for name, value in values.items()])
 
 
 def _train(prefix: str) -> DAG:
     with DAG(
         name=f"{prefix}{ENTRY}",
         inputs=[setting.entry() for setting in SETTINGS],
-        outputs=[
-            Parameter(
-                name="run",
-                value_from=ValueFrom(parameter="{{tasks.resolve.outputs.parameters.run}}", default=""),
-            )
-        ],
+        outputs=[run_output()],
         fail_fast=False,
         target="attempt report",
     ) as dag:
-        run = "{{tasks.resolve.outputs.parameters.run}}"
         rest = [name for name in _PLACE if name != RUN.name]
         Task(name="resolve", template=f"{prefix}resolve", arguments=given(*_PLACE, *_WORK, *_BOUNDS))
         Task(
@@ -123,17 +115,12 @@ def _train(prefix: str) -> DAG:
                 *rest,
                 *_WORK,
                 *_BOUNDS,
-                run=run,
+                run=RUN_OF_RESOLVE,
                 how="{{tasks.resolve.outputs.parameters.how}}",
                 attempt="{{tasks.resolve.outputs.parameters.attempt}}",
             ),
         )
-        Task(
-            name="report",
-            template=f"{prefix}report",
-            depends=f"resolve.Succeeded && {_ENDED}",
-            arguments=given(*rest, run=run),
-        )
+        report_task(prefix)
     return dag
 
 
@@ -142,38 +129,16 @@ def _attempt(prefix: str) -> DAG:
     inputs: list[Parameter] = [Parameter(name=name) for name in (*_PLACE, *_BOUNDS, "how", "attempt")]
     inputs += [Parameter(name=name, default="") for name in _WORK]
     with DAG(name=f"{prefix}attempt", inputs=inputs, fail_fast=False) as dag:
-        for how in ("fresh", "resume"):
-            Task(
-                name=how,
-                template=f"{prefix}run",
-                when=f"'{{{{inputs.parameters.how}}}}' == '{how}'",
-                arguments=given(*_PLACE, *_WORK, *_BOUNDS),
-            )
-        Task(
-            name="assess",
-            template=f"{prefix}assess",
-            depends=_BROKE,
-            arguments=given(*_PLACE),
-        )
-        decided = "{{tasks.assess.outputs.parameters.decision}}"
-        Task(
-            name="next-attempt",
-            template=f"{prefix}attempt",
-            depends="assess.Succeeded",
-            when=f"'{decided}' == 'again'",
-            arguments=given(
+        supervision_tasks(prefix, given(*_PLACE, *_WORK, *_BOUNDS))
+        recovery_tasks(
+            prefix,
+            assess=given(*_PLACE),
+            again=given(
                 *_PLACE,
                 *_BOUNDS,
                 how="{{tasks.assess.outputs.parameters.how}}",
                 attempt="{{tasks.assess.outputs.parameters.next-attempt}}",
             ),
-        )
-        Task(
-            name="give-up",
-            template=f"{prefix}give-up",
-            depends="assess.Succeeded",
-            when=f"'{decided}' == 'give-up'",
-            arguments=given(*_PLACE),
         )
     return dag
 
@@ -201,7 +166,7 @@ def _run(prefix: str) -> Container:
         inputs=[*_PLACE, *_WORK, *_BOUNDS],
         outputs={"outcome": "stopped", "words": ""},
         account=RUNNER,
-        pod_spec_patch=_GRACE,
+        pod_spec_patch=LEAVES_IN_TIME,
     )
 
 
@@ -213,39 +178,3 @@ def _assess(prefix: str) -> Container:
         outputs={"decision": "give-up", "how": "resume", "next-attempt": "", "words": ""},
         account=RUNNER,
     )
-
-
-def give_up_step(prefix: str) -> Container:
-    """The failing end, whose message is the reason."""
-    return step(f"{prefix}give-up", ["step", "give-up"], inputs=_PLACE, account=RUNNER, retries=None)
-
-
-def report_step(prefix: str) -> Container:
-    """The report, as an artifact."""
-    return step(
-        f"{prefix}report",
-        ["step", "report"],
-        inputs=_PLACE,
-        outputs={"words": ""},
-        artifacts=REPORT_FILES,
-        account=READER,
-        retries=3,
-    )
-
-
-def farewell_step(inputs: Sequence[str] = _PLACE, env: Mapping[str, str] | None = None) -> Container:
-    """The exit hook: the report once more, and after a stop the gangs that are left are ended."""
-    return step(
-        "farewell",
-        ["step", "report"],
-        inputs=inputs,
-        outputs={"words": ""},
-        artifacts=REPORT_FILES,
-        env={**(env or {}), "RERAIL_WORKFLOW_STATUS": "{{workflow.status}}"},
-        account=RUNNER,
-        retries=3,
-    )
-
-
-REPORT_FILES: Final = {"report": f"{OUTPUTS}/report.html", "report-data": f"{OUTPUTS}/report.json"}
-"""Argo shows the first in its page: HTML as it is, no archive."""
