@@ -80,7 +80,7 @@ def _local(found: Located, state: Path | None, progress: Progress) -> "Observer"
 
     run = found.run.run
     if found.doc.workload is not None:
-        raise UsageError(f"run {run!r} has its gangs in a cluster; add --backend vcjob (or podgroup)")
+        raise UsageError(f"run {run!r} has its gangs in a cluster; add --backend vcjob (or podgroup, fanout)")
     folder = (state or state_folder(found.store)) / run
     pods = LocalBackend(run, folder / "pods", (), {})
     return Observer(
@@ -103,13 +103,14 @@ def _cluster(
     namespace: str | None,
     guard_namespace: str | None,
 ) -> "Observer":
-    from rerail.plugins.gang.clusters import BACKENDS, observed
+    from rerail.plugins.gang.clusters import BACKENDS, FANOUT, observed
     from rerail.plugins.gang.submission import owner_of
     from rerail.plugins.volcano import VolcanoClient
     from rerail.policies.owners import namespace_of
 
-    if backend not in BACKENDS:
-        raise UsageError(f"--backend {backend!r} is not known; use one of: local, {', '.join(BACKENDS)}")
+    known = (*BACKENDS, FANOUT)
+    if backend not in known:
+        raise UsageError(f"--backend {backend!r} is not known; use one of: local, {', '.join(known)}")
     where = namespace or found.namespace or namespace_of(owner_of(found.run, found.doc))
     client = held.enter_context(VolcanoClient.connect(namespace=where or None))
     return observed(

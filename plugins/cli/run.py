@@ -75,7 +75,10 @@ def run(
         str | None, typer.Option("--from", metavar="RUN@STEP", help="Begin a new run from another run's commit.")
     ] = None,
     backend: Annotated[
-        str, typer.Option("--backend", help="Where the gang runs: local, or vcjob or podgroup in a cluster.")
+        str,
+        typer.Option(
+            "--backend", help="Where the gang runs: local, or vcjob or podgroup in a cluster; --observe: fanout, too."
+        ),
     ] = "local",
     state: Annotated[
         Path | None,

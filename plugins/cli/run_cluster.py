@@ -9,6 +9,7 @@ from rerail.plugins.cli.driving import Progress, drive
 from rerail.plugins.cli.output import Output, emit
 from rerail.plugins.gang.clusters import (
     BACKENDS,
+    FANOUT,
     Backend,
     Wanted,
     cluster_backend,
@@ -51,6 +52,11 @@ def run(asked: Asked, output: Output, *, dry_run: bool) -> None:
         UsageError: The manifest, an option or a combination of them is wrong.
         RefusedError: Volcano's queue, an admission or a missing right is in the way.
     """
+    if asked.backend == FANOUT:
+        raise UsageError(
+            f"--backend {FANOUT}: a Workflow brings those pods; submit the template rerail-train-fanout, or look at "
+            "its run with --observe"
+        )
     if asked.backend not in BACKENDS:
         raise UsageError(f"--backend {asked.backend!r} is not known; use one of: local, {', '.join(BACKENDS)}")
     if len(asked.command) != 1:

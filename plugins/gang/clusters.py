@@ -37,7 +37,7 @@ Backend = VcjobBackend | PodGroupBackend
 BACKENDS = ("vcjob", "podgroup")
 
 FANOUT = "fanout"
-"""The backend of gangs whose pods a Workflow brings: only its steps can drive one."""
+"""The backend of gangs whose pods a Workflow brings: only its steps can drive one, everybody can look at one."""
 
 Log = Callable[[str], None]
 

@@ -101,8 +101,9 @@ def test_the_command_looks_until_the_run_is_over(world, wait_for):
     assert "done at step 40" in looks.stderr, "what the run's supervisor decided"
 
 
-def test_in_a_cluster_only_reads_are_sent(world, cluster_api, make_rig, wait_for, tmp_path):
-    rig = make_rig("vcjob")  # writes the kubeconfig
+@pytest.mark.parametrize("kind", ["vcjob", "fanout"])
+def test_in_a_cluster_only_reads_are_sent(world, make_rig, wait_for, tmp_path, kind):
+    rig = make_rig(kind)  # writes the kubeconfig
     run = open_run("run", store=world.store)
     job = {**rig.backend.workload.document}
     create_run(
@@ -122,10 +123,10 @@ def test_in_a_cluster_only_reads_are_sent(world, cluster_api, make_rig, wait_for
     )
     append(run, 0, Decision(state=state, note="made"), at_s=1.0)
     said = []
-    before = len(cluster_api.requests)
+    before = len(rig.api.requests)
     with ExitStack() as held:
         client = held.enter_context(VolcanoClient.connect(tmp_path / "kubeconfig"))
-        observer = observed(run, client, held, kind="vcjob", store=world.store, log=said.append)
+        observer = observed(run, client, held, kind=kind, store=world.store, log=said.append)
 
         def seen():
             observer.step()
@@ -133,7 +134,7 @@ def test_in_a_cluster_only_reads_are_sent(world, cluster_api, make_rig, wait_for
 
         lines = wait_for(seen)
     assert "end gang run-a1" in lines[0], said
-    assert {method for method, _ in cluster_api.requests[before:]} == {"GET"}
+    assert {method for method, _ in rig.api.requests[before:]} == {"GET"}
     assert newest_entry(run).number == 0
 
 

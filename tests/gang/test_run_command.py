@@ -95,6 +95,7 @@ def test_sigterm_leaves_the_gang_to_a_successor_and_ctrl_c_saves_and_stops(rerai
         (["--run", "Not_A_Name"], "", "lower-case"),
         (["--from", "other"], "", "RUN@STEP"),
         (["--backend", "slurm"], "", "'slurm' is not known"),
+        (["--backend", "fanout"], "", "submit the template rerail-train-fanout"),
         (["--backend", "vcjob"], "", "takes one FILE"),
         ([], "hold: 3", "did you mean 'hold_s'"),
         ([], "hold_s: two minutes", "'two minutes'"),

@@ -189,6 +189,10 @@ class Argo:
         """Terminate it as the UI does: no hook runs."""
         self._json("PUT", f"/api/v1/workflows/{self.namespace}/{name}/terminate", {"name": name})
 
+    def retry(self, name: str) -> None:
+        """Retry a workflow that failed, as the UI does: what succeeded stays, the rest runs again."""
+        self._json("PUT", f"/api/v1/workflows/{self.namespace}/{name}/retry", {"name": name})
+
     def answer(self, name: str, display_name: str, **outputs: str) -> None:
         """Answer a node that waits for a person, as the UI does: set its outputs, and let it go on."""
         asked = {"name": name, "namespace": self.namespace, "nodeFieldSelector": f"displayName={display_name}"}
