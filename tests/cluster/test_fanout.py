@@ -12,6 +12,7 @@ from rig.library import Trained, installed
 from rig.training import MIDDLE, POLICY, QUEUE, RANKS, SAVE_EVERY, STEPS
 
 TEMPLATE = "rerail-train-fanout-v0-1"
+PRE_EVICT = "rerail-pre-evict-v0-1"
 XID = {"type": "NvidiaXID79Error", "status": "True", "reason": "XID79", "message": "GPU 0 has fallen off the bus"}
 
 
@@ -19,7 +20,7 @@ XID = {"type": "NvidiaXID79Error", "status": "True", "reason": "XID79", "message
 class Fanned(Trained):
     """A gang whose pods are the Workflow's."""
 
-    def begin(self, *, delay_s: float = 0.08) -> str:
+    def begin(self, *, delay_s: float = 0.08, **parameters: str) -> str:
         """Submit it as somebody who has no manifest does; the trace's folder comes by the Workflow's own patch."""
         words = ["python3", "-u", "-m", "rerail.examples.local_gang.train"]
         words += [f"--steps={STEPS}", f"--save-every={SAVE_EVERY}", "--batch=70", "--samples=3640"]
@@ -34,6 +35,7 @@ class Fanned(Trained):
             "policy": json.dumps(dict(POLICY)),
             "rerail-image": self.gang.cluster.image,
             "deadline-s": "20",
+            **{key.replace("_", "-"): value for key, value in parameters.items()},
         }
         mount = {"name": "trace", "mountPath": "/trace"}
         main = {"name": "main", "env": [{"name": "RERAIL_TRACE", "value": "/trace"}], "volumeMounts": [mount]}
@@ -194,3 +196,31 @@ def test_a_workflow_that_a_person_stops_saves_and_leaves_nothing(fanned):
     assert state.phase == "stopped"
     assert state.attempts[0].last_commit_step >= MIDDLE, "after a save"
     assert fanned.report()["outcome"] == "stopped"
+
+
+@full
+def test_an_eviction_saves_first_and_the_next_ranks_lose_nothing(fanned, baseline):
+    fanned.begin(delay_s=0.2)
+    fanned.wait_step(MIDDLE)
+    argo, image = fanned.argo, fanned.gang.cluster.image
+    given = {"gang": f"{fanned.gang.name}-a1", "store": fanned.gang.store, "deadline-s": "20", "rerail-image": image}
+    asked = argo.submit_template(PRE_EVICT, parameters=[f"{key}={value}" for key, value in given.items()])
+    argo.wait(asked, "Succeeded", "Failed")
+    assert argo.workflow(asked)["status"]["phase"] == "Succeeded", argo.story(asked)
+    fanned.ended("Succeeded")
+    document = same_training(fanned, baseline, attempts=2)
+    assert [one["lost_steps"] for one in document["incidents"]] == [0]
+
+
+@full
+def test_a_stopped_run_goes_on_in_another_workflow_that_takes_it_over(fanned, baseline):
+    first = fanned.begin(delay_s=0.2)
+    fanned.wait_step(MIDDLE)
+    fanned.argo.stop(first)
+    fanned.ended("Failed")
+    saved = fanned.gang.state().attempts[0].last_commit_step
+    fanned.begin(delay_s=0.2, take_over="true")
+    fanned.ended("Succeeded")
+    assert ("resume", "Succeeded") in fanned.steps(), fanned.told()
+    assert fanned.gang.state().attempts[1].started_from_step == saved
+    same_training(fanned, baseline, attempts=2)
