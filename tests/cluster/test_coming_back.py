@@ -83,7 +83,7 @@ def test_gangs_that_were_sent_away_come_back_in_order(cluster, namespace, tmp_pa
             folder.mkdir()
             gangs.append(held.enter_context(supervised(cluster, namespace, folder)))
             document = traced(
-                gangs[-1], replicas=2, delay_s=0.15, queue=place, priorityClassName=low, pod={"priorityClassName": low}
+                gangs[-1], replicas=2, delay_s=0.7, queue=place, priorityClassName=low, pod={"priorityClassName": low}
             )
             gangs[-1].start(document, policy=policy)
             gangs[-1].wait_step(3)
