@@ -32,7 +32,7 @@ def sick(cluster) -> Iterator[str]:
     cluster.kubectl("uncordon", node)
 
 
-def submit(argo, template, **parameters):
+def submit(argo, template, /, **parameters):
     given = {"rerail-image": argo.cluster.image, **{key.replace("_", "-"): value for key, value in parameters.items()}}
     return argo.submit_template(versioned(template), parameters=[f"{key}={value}" for key, value in given.items()])
 
