@@ -146,7 +146,8 @@ def breaking_on(node, argo, kind):
 
 def places(argo, name):
     """Where the user's step ran, in order."""
-    nodes = [one for one in argo.whole_nodes(name) if one["type"] == "Pod" and one["templateName"] == "work"]
+    pods = [one for one in argo.whole_nodes(name) if one["type"] == "Pod"]
+    nodes = [one for one in pods if "work" in (one.get("templateName"), one.get("templateRef", {}).get("template"))]
     return [one["hostNodeName"] for one in nodes]
 
 
