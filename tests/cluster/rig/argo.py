@@ -68,7 +68,8 @@ class Argo:
         every = ["create", "get", "list", "watch", "update", "patch", "delete"]
         rights = [
             {"apiGroups": ["argoproj.io"], "resources": kinds, "verbs": every},
-            {"apiGroups": [""], "resources": ["pods", "pods/log"], "verbs": ["get", "list", "watch"]},
+            {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "delete"]},  # for a retry
             {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [S3_SECRET], "verbs": ["get"]},
             {"apiGroups": [""], "resources": ["configmaps", "serviceaccounts", "events"], "verbs": ["get", "list"]},
         ]
