@@ -42,6 +42,9 @@ from rerail.plugins.volcano import VolcanoClient
 
 S3_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION")
 
+TIMEOUT_S = 900
+"""Of a story: a node is found lost after a minute, and its node and pods come back after more."""
+
 
 def pytest_report_header() -> list[str]:
     """Every report says on what it ran."""
@@ -61,6 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker("cluster")
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 @pytest.hookimpl(wrapper=True)

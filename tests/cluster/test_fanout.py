@@ -1,7 +1,8 @@
 """rerail-train-fanout on the cluster's own Argo and Volcano: ranks are nodes of the Workflow, and fall together."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ from rig.training import MIDDLE, POLICY, QUEUE, RANKS, SAVE_EVERY, STEPS
 
 TEMPLATE = "rerail-train-fanout-v0-1"
 PRE_EVICT = "rerail-pre-evict-v0-1"
+PREFERRED = "nvidia.com/gpu.present"
+"""Steps prefer nodes without this label, as nodes that are no GPU nodes."""
 XID = {"type": "NvidiaXID79Error", "status": "True", "reason": "XID79", "message": "GPU 0 has fallen off the bus"}
 
 
@@ -164,24 +167,53 @@ def test_a_lost_gpu_moves_all_ranks_to_another_node(cluster, fanned, baseline):
     assert {node["hostNodeName"] for node in fanned.nodes_of_ranks(2)} == set(document["attempts"][1]["nodes"])
 
 
+@contextmanager
+def ranks_on(cluster, namespace, node) -> Iterator[Callable[[], None]]:
+    """A node on which ranks have room and steps are not put; gives what makes room elsewhere."""
+    (other,) = (name for name in cluster.ready_nodes() if name != node)
+    limits = {"limits": {machines.GPU: str(cluster.gpus())}}
+    container = {"name": "main", "image": cluster.image, "command": ["sleep", "900"], "resources": limits}
+    filler = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "filler"},
+        "spec": {"nodeName": other, "containers": [container], "terminationGracePeriodSeconds": 0},
+    }
+    cluster.kubectl("label", "node", node, f"{PREFERRED}=true", "--overwrite")
+    try:
+        cluster.kubectl("create", "-n", namespace, "-f", "-", document=filler)
+        cluster.wait(
+            "the other node is full",
+            lambda: cluster.read("pod", "filler", "-n", namespace)["status"].get("phase") == "Running",
+        )
+        yield lambda: cluster.kubectl("delete", "pod", "filler", "-n", namespace)
+    finally:
+        cluster.kubectl("label", "node", node, f"{PREFERRED}-")
+
+
 @full
 @pytest.mark.alone
 def test_a_lost_node_keeps_neither_the_next_attempt_nor_the_workflow(cluster, fanned, baseline):
-    fanned.begin(delay_s=0.5)
-    fanned.wait_step(MIDDLE)
-    lost = cluster.node(str(fanned.ranks(1)[f"{fanned.gang.name}-a1-{RANKS - 1}"]["spec"]["nodeName"]))
-    try:
-        network.cut(lost)
-        machines.stop(lost)
-        fanned.wait_step(1, attempt=2)
-        assert {node["phase"] for node in fanned.nodes_of_ranks(1)} > {"Running"}, "a ghost, as Argo sees it"
-        fanned.ended("Succeeded")
-    finally:
-        network.mend(lost)
-        machines.start_again(lost)
+    node = min(cluster.ready_nodes())
+    lost = cluster.node(node)
+    with ranks_on(cluster, fanned.gang.namespace, node) as make_room:
+        fanned.begin(delay_s=0.5)
+        fanned.wait_step(MIDDLE)
+        assert {str(pod["spec"]["nodeName"]) for pod in fanned.ranks(1).values()} == {node}
+        assert fanned.node("fresh(0)")["hostNodeName"] != node
+        try:
+            network.cut(lost)
+            machines.stop(lost)
+            make_room()
+            fanned.wait_step(1, attempt=2)
+            assert "Running" in {one["phase"] for one in fanned.nodes_of_ranks(1)}, "ghosts, as Argo sees them"
+            fanned.ended("Succeeded")
+        finally:
+            network.mend(lost)
+            machines.start_again(lost)
     document = same_training(fanned, baseline, attempts=2)
     assert document["incidents"][0]["class"] == "node-lost"
-    assert lost.name not in document["attempts"][1]["nodes"]
+    assert node not in document["attempts"][1]["nodes"]
 
 
 @full
