@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rerail.plugins.gang.giving_up import give_up
 from rerail.plugins.gang.podgroup import PodGroupBackend
 from rerail.plugins.gang.pods import is_ghost
 from rerail.plugins.gang.submitted import waiting
@@ -108,8 +109,9 @@ class FanoutBackend(PodGroupBackend):
 
         Should its processes live on unseen, the store lets none of them commit: its attempt is sealed.
         """
-        metadata = pod["metadata"]
+        words = "its node is lost, and its pod was given up: its gang was ended"
         try:
-            self.watch.api.delete(PODS, made_as(pod), namespace=metadata["namespace"], uid=metadata["uid"], grace_s=0)
-        except (ConflictError, NotFoundError):
+            actual = self.watch.api.get(PODS, made_as(pod), namespace=pod["metadata"]["namespace"])
+        except NotFoundError:
             return
+        give_up(self.watch.api, actual, words, wall_s=self.watch.now().timestamp())

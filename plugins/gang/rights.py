@@ -35,7 +35,7 @@ WITH_GROUPS: Final[Rights] = {
 WITH_ARGO: Final[Rights] = {
     POD_GROUPS: ("get", "list", "watch", "create", "delete"),
     SERVICES: ("get", "create"),
-    PODS: ("list", "watch", "delete", "deletecollection"),
+    PODS: ("get", "list", "watch", "delete", "deletecollection"),
     ResourceType("", "v1", "pods/status", "Pod"): ("patch",),
 }
 """For gangs that are PodGroups with pods that Argo makes, in their namespace."""

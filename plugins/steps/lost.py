@@ -1,31 +1,32 @@
-"""Steps on nodes that are lost: their pods stay as long as the node is silent, and Argo waits for them without end.
+"""Pods of Workflows on lost nodes: they stay as long as the node is silent, and Argo waits for them without end.
 
-What drives a run may be driven twice, so it need not be known that the lost one is dead: its pod is given up, Argo sees
-that it failed and starts it anew elsewhere. Argo 4.0.5 waits also for a pod that is deleted by force or declared failed
-as Kubernetes does (taint ``out-of-service``), as long as its containers count as running: so these are ended, too.
+A step that drives a run may run twice, so it need not be known that the lost one is dead: its pod is given up, Argo
+sees that it failed and starts it anew elsewhere. A rank that Argo made, and that was told to go, is never made again:
+should its processes live on unseen, the store lets none of them commit, since the next attempt seals theirs.
 """
 
 from collections.abc import Callable
-from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
+from rerail.plugins.gang.giving_up import give_up
 from rerail.plugins.kube.api import KubeApi
 from rerail.plugins.kube.resources import NODES, PODS
-from rerail.policies.errors import ConflictError, NotFoundError
+from rerail.policies.errors import NotFoundError
+from rerail.policies.volcano_verdict import GHOST_AFTER_S
+from rerail.policies.workloads.fanout import POD_LABEL
 
 OF_ARGO: Final = "workflows.argoproj.io/workflow"
 """Label of every pod of a Workflow."""
 
 _REPEATABLE: Final = ("resolve", "run", "open", "assess", "report")
 _LIVE: Final = ("Pending", "Running", "Unknown")
-_KILLED: Final = 137
 
 Obj = dict[str, Any]
 
 
 def give_up_lost(api: KubeApi, namespace: str, *, wall_s: float, log: Callable[[str], None]) -> list[str]:
-    """Give up the pods of steps that were told to go, whose time for that is over, and whose node does not report.
+    """Give up the pods of steps and ranks that were told to go, whose time is over, and whose node does not report.
 
     Args:
         api: The API server.
@@ -42,27 +43,23 @@ def give_up_lost(api: KubeApi, namespace: str, *, wall_s: float, log: Callable[[
     given_up = []
     for pod in api.list(PODS, namespace=namespace, labels=OF_ARGO).items:
         name, node = str(pod["metadata"]["name"]), str(pod["spec"].get("nodeName") or "")
-        if not _is_overdue(pod, wall_s) or not _may_repeat(pod) or not node or _reports(api, node):
+        what = _after(pod, wall_s)
+        if not what or not node or _reports(api, node):
             continue
-        words = f"node {node} is lost, and its pod was given up: the step begins anew elsewhere"
-        uid = pod["metadata"]["uid"]
-        with suppress(NotFoundError, ConflictError):  # gone meanwhile
-            change = {"metadata": {"uid": uid}, "status": _lost(pod, words, wall_s)}
-            api.patch(PODS, name, change, namespace=namespace, subresource="status", repeatable=True)
-            api.delete(PODS, name, namespace=namespace, uid=uid, grace_s=0)
+        words = f"node {node} is lost, and its pod was given up: {what}"
+        give_up(api, pod, words, wall_s=wall_s)
         given_up.append(name)
         log(f"pod {name}: {words}")
     return given_up
 
 
-def _lost(pod: Obj, words: str, wall_s: float) -> Obj:
-    at = datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    ended = {"terminated": {"exitCode": _KILLED, "reason": "NodeLost", "finishedAt": at}}
-    containers = [
-        one if "terminated" in (one.get("state") or {}) else {**one, "ready": False, "started": False, "state": ended}
-        for one in (pod.get("status") or {}).get("containerStatuses") or []
-    ]
-    return {"phase": "Failed", "reason": "NodeLost", "message": words, "containerStatuses": containers}
+def _after(pod: Obj, wall_s: float) -> str:
+    """What follows if a pod is given up; empty where it must not be."""
+    if _may_repeat(pod) and _is_overdue(pod, wall_s):
+        return "the step begins anew elsewhere"
+    if POD_LABEL in (pod["metadata"].get("labels") or {}) and _is_overdue(pod, wall_s - GHOST_AFTER_S):
+        return "its gang was told to go"
+    return ""
 
 
 def _is_overdue(pod: Obj, wall_s: float) -> bool:

@@ -207,6 +207,7 @@ def test_a_lost_node_keeps_neither_the_next_attempt_nor_the_workflow(cluster, fa
             make_room()
             fanned.wait_step(1, attempt=2)
             assert "Running" in {one["phase"] for one in fanned.nodes_of_ranks(1)}, "ghosts, as Argo sees them"
+            fanned.until("the ghosts are given up", lambda: "its gang was told to go" in fanned.reap())
             fanned.ended("Succeeded")
         finally:
             network.mend(lost)

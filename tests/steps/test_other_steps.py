@@ -4,6 +4,7 @@ import gzip
 import json
 import signal
 from base64 import b64encode
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -294,6 +295,26 @@ def test_a_step_on_a_lost_node_is_given_up_so_that_argo_starts_it_elsewhere(stag
     stage.api.deny("get", "nodes")
     assert step("reap") == 0
     assert "steps on lost nodes are not looked for" in stage.told["reap"]
+
+
+def test_a_rank_that_argo_made_is_given_up_once_its_gang_was_told_to_go(stage, step):
+    def rank(name, node, **more):
+        pod = step_pod(name, node, "rerail-launch", **more)
+        pod["metadata"]["labels"]["rerail.dev/pod"] = f"run-a1-{name}"
+        stage.api.put("pods", pod)
+
+    def seconds_ago(seconds):
+        return (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat()
+
+    rank("lost", "n9", deleted=seconds_ago(90))
+    rank("not-told-to-go", "n9", deleted="")
+    rank("may-be-back", "n9", deleted=seconds_ago(30))
+    rank("on-a-sound-node", "n1", deleted=seconds_ago(90))
+    assert step("reap") == 0
+    left = {one["metadata"]["name"] for one in stage.api.find("pods")}
+    assert left >= {"not-told-to-go", "may-be-back", "on-a-sound-node"}
+    assert "lost" not in left
+    assert "pod lost: node n9 is lost, and its pod was given up: its gang was told to go" in stage.told["reap"]
 
 
 # outputs
