@@ -45,17 +45,23 @@ def test_a_stopped_workflow_that_is_retried_goes_on_from_what_the_stop_saved(tra
 
 
 @full
-def test_a_run_that_was_given_up_goes_on_when_its_workflow_is_retried(trained, baseline):
+def test_a_run_that_was_given_up_goes_on_in_another_workflow_since_argos_retry_runs_nothing(trained, baseline):
     raising = {"RERAIL_DRILL_RAISE": ";".join(f"step={MIDDLE},rank=1,attempt={number}" for number in (1, 2))}
     policy = {"in_place": False, "budgets": {"identical": 2}}
-    name = trained.submit(traced(trained.gang, environment=raising), policy=policy)
+    document = traced(trained.gang, environment=raising)
+    first = trained.submit(document, policy=policy)
     trained.ended("Failed")
-    assert trained.node("give-up")["phase"] == "Failed", trained.told()
-    trained.argo.retry(name)
-    trained.wait_step(1, attempt=3)
+    gave_up = trained.node("give-up")
+    assert gave_up["phase"] == "Failed", trained.told()
+    before = trained.gang.state()
+    trained.argo.retry(first)
+    trained.until("Argo is done", lambda: "finishedAt" in trained.argo.workflow(first)["status"])
+    trained.ended("Failed")
+    assert trained.node("give-up")["startedAt"] == gave_up["startedAt"], "Argo keeps it, as if the report had mended it"
+    assert trained.gang.state() == before
+    trained.submit(document, policy=policy, take_over="true")
     trained.ended("Succeeded")
     assert trained.gang.state().attempts[2].started_from_step == BEFORE
-    assert "rerail.dev/reason" not in trained.argo.workflow(name)["metadata"]["annotations"], "it is not true any more"
     went_on(trained, baseline, attempts=3)
 
 
