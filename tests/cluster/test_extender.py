@@ -106,9 +106,15 @@ class Extender:
         words = [f"--{key}" if value is True else f"--{key}={value}" for key, value in named.items()]
         command = [str(Path(sys.executable).with_name("rerail")), "serve", "extender", f"--listen={layout.HOST}:{PORT}"]
         environment = {**os.environ, **cluster.s3_env, "KUBECONFIG": str(cluster.kubeconfig), **more}
+        # Its port is fixed: one that outlived a killed session would keep every later one from starting.
+        dies_with_us = ("setpriv", "--pdeathsig", "TERM")
         with self.log.open("a") as log:
-            self.process = subprocess.Popen([*command, *words], env=environment, stderr=log)
-        cluster.wait("the extender is ready", lambda: self.get("healthz") == "ok\n")
+            self.process = subprocess.Popen([*dies_with_us, *command, *words], env=environment, stderr=log)
+        cluster.wait("the extender is ready", self._is_ready)
+
+    def _is_ready(self) -> bool:
+        assert self.process.poll() is None, f"the extender ended: {self.log.read_text()}"
+        return self.get("healthz") == "ok\n"
 
     def get(self, path: str) -> str:
         try:
