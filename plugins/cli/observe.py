@@ -103,14 +103,13 @@ def _cluster(
     namespace: str | None,
     guard_namespace: str | None,
 ) -> "Observer":
-    from rerail.plugins.gang.clusters import BACKENDS, FANOUT, observed
+    from rerail.plugins.gang.clusters import ALL_BACKENDS, observed
     from rerail.plugins.gang.submission import owner_of
     from rerail.plugins.volcano import VolcanoClient
     from rerail.policies.owners import namespace_of
 
-    known = (*BACKENDS, FANOUT)
-    if backend not in known:
-        raise UsageError(f"--backend {backend!r} is not known; use one of: local, {', '.join(known)}")
+    if backend not in ALL_BACKENDS:
+        raise UsageError(f"--backend {backend!r} is not known; use one of: local, {', '.join(ALL_BACKENDS)}")
     where = namespace or found.namespace or namespace_of(owner_of(found.run, found.doc))
     client = held.enter_context(VolcanoClient.connect(namespace=where or None))
     return observed(

@@ -39,6 +39,8 @@ BACKENDS = ("vcjob", "podgroup")
 FANOUT = "fanout"
 """The backend of gangs whose pods a Workflow brings: only its steps can drive one, everybody can look at one."""
 
+ALL_BACKENDS = (*BACKENDS, FANOUT)
+
 Log = Callable[[str], None]
 
 

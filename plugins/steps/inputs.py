@@ -8,7 +8,7 @@ from typing import Final, Self
 from rerail.plugins.checkpoint.attempts import read_run
 from rerail.plugins.checkpoint.open import open_run
 from rerail.plugins.checkpoint.store import RunStore
-from rerail.plugins.gang.clusters import BACKENDS, FANOUT, Wanted
+from rerail.plugins.gang.clusters import ALL_BACKENDS, BACKENDS, Wanted
 from rerail.plugins.steps.outputs import TERMINATION_LOG, Outputs
 from rerail.plugins.steps.simple import number, simple_manifest
 from rerail.policies.errors import NotFoundError, UsageError
@@ -107,7 +107,7 @@ class Inputs:
     def kind(self) -> str:
         """Of the backend."""
         text = self.text("backend") or BACKENDS[0]
-        if text not in (*BACKENDS, FANOUT):
+        if text not in ALL_BACKENDS:
             raise UsageError(f"parameter backend = {text!r}: use one of {', '.join(BACKENDS)}")
         return text
 

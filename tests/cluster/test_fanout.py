@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 from rig import machines, network
 from rig.gangs import full
-from rig.library import Trained, installed
+from rig.library import Trained, installed, without_steps
 from rig.training import MIDDLE, POLICY, QUEUE, RANKS, SAVE_EVERY, STEPS
 
 TEMPLATE = "rerail-train-fanout-v0-1"
 PRE_EVICT = "rerail-pre-evict-v0-1"
-PREFERRED = "nvidia.com/gpu.present"
-"""Steps prefer nodes without this label, as nodes that are no GPU nodes."""
 XID = {"type": "NvidiaXID79Error", "status": "True", "reason": "XID79", "message": "GPU 0 has fallen off the bus"}
 
 
@@ -179,16 +177,13 @@ def ranks_on(cluster, namespace, node) -> Iterator[Callable[[], None]]:
         "metadata": {"name": "filler"},
         "spec": {"nodeName": other, "containers": [container], "terminationGracePeriodSeconds": 0},
     }
-    cluster.kubectl("label", "node", node, f"{PREFERRED}=true", "--overwrite")
-    try:
+    with without_steps(cluster, node):
         cluster.kubectl("create", "-n", namespace, "-f", "-", document=filler)
         cluster.wait(
             "the other node is full",
             lambda: cluster.read("pod", "filler", "-n", namespace)["status"].get("phase") == "Running",
         )
         yield lambda: cluster.kubectl("delete", "pod", "filler", "-n", namespace)
-    finally:
-        cluster.kubectl("label", "node", node, f"{PREFERRED}-")
 
 
 def reaped(fanned) -> Callable[[], bool]:

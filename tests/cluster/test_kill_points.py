@@ -18,7 +18,7 @@ import pytest
 from rig import machines, network
 from rig.argo import start_argo, stop_argo
 from rig.gangs import full
-from rig.library import Trained, installed
+from rig.library import Trained, installed, without_steps
 from rig.training import MIDDLE, traced
 
 from rerail.policies import keys
@@ -30,8 +30,6 @@ LOST_NODE_DELAY_S = 2.0
 EARLY = 15
 ENDED = ("Completed", "Failed", "Aborted", "Terminated", "Terminating", "Aborting", "Completing")
 """Phases of a vcjob that is over, or on its way there."""
-PREFERRED = "nvidia.com/gpu.present"
-"""Steps prefer nodes without this label, as nodes that are no GPU nodes."""
 
 
 @dataclass
@@ -248,11 +246,8 @@ def watched(story: Story) -> Iterator[Jobs]:
 def apart(story: Story) -> Iterator[dict[str, Any]]:
     """The gang on one node, and steps on the other as long as it is there; what the gang's pods need for it."""
     name = story.place()
-    story.cluster.kubectl("label", "node", name, f"{PREFERRED}=true", "--overwrite")
-    try:
+    with without_steps(story.cluster, name):
         yield {"pod": {"nodeSelector": {"kubernetes.io/hostname": name}}}
-    finally:
-        story.cluster.kubectl("label", "node", name, f"{PREFERRED}-")
 
 
 @full

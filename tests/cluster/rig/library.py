@@ -19,6 +19,8 @@ RIGHTS = CHECKOUT / "workflows" / "manifests" / "components" / "nodes" / "rights
 TRAIN = "rerail-train-v0-1"
 REAPER = "rerail-checkpoint-gc-v0-1"
 STORE_SECRET = "rerail-store"
+GPU_NODE = "nvidia.com/gpu.present"
+"""Steps prefer nodes without this label."""
 
 PATIENT = {"hang_after_s": 120.0, "load_within_s": 240.0, "prepare_s": 60.0, "capacity_wait_s": 200.0}
 """No story of the DAG is about ranks that stand still, and beside other sessions they do so for a while."""
@@ -52,6 +54,16 @@ def installed(cluster: Cluster, namespace: str) -> Iterator[None]:
         yield
     finally:
         cluster.kubectl("delete", "clusterrolebinding", *bindings, "--wait=false", check=False)
+
+
+@contextmanager
+def without_steps(cluster: Cluster, node: str) -> Iterator[None]:
+    """Steps are put elsewhere than on a node, as long as there is another one."""
+    cluster.kubectl("label", "node", node, f"{GPU_NODE}=true", "--overwrite")
+    try:
+        yield
+    finally:
+        cluster.kubectl("label", "node", node, f"{GPU_NODE}-")
 
 
 @dataclass
