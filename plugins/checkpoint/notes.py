@@ -1,6 +1,6 @@
 """Small documents around commits: marks, certificates, requests, reports and the heartbeat."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from rerail.plugins.checkpoint.store import Created, RunStore, Store, all_entries
 from rerail.policies import keys
@@ -62,15 +62,19 @@ def _number_of(key: str) -> int:
     return int(digits) if digits.isdigit() else 0
 
 
-def _next_number(store: Store, prefix: str) -> int:
-    return 1 + max((_number_of(entry.key) for entry in all_entries(store, prefix)), default=0)
-
-
 def _create_numbered(
-    store: Store, prefix: str, key_of: Callable[[int], str], data: bytes, own: Callable[[bytes, str], bool]
+    store: Store, known: Iterable[str], key_of: Callable[[int], str], data: bytes, own: Callable[[bytes, str], bool]
 ) -> tuple[str, bytes]:
-    """Create the next number's document, or find that ``own`` recognises the one that took the number."""
-    number = _next_number(store, prefix)
+    """Create the next number's document, or find that ``own`` recognises the one that took the number.
+
+    Args:
+        store: Takes it.
+        known: Keys of one listing, none of which is ours: what came after it is met number by number.
+        key_of: The key of a number.
+        data: The document.
+        own: Whether a document that stands is this one.
+    """
+    number = 1 + max(map(_number_of, known), default=0)
     while True:
         key = key_of(number)
         outcome = store.create(key, data)
@@ -105,7 +109,8 @@ def add_request(
     Returns:
         The request that stands.
     """
-    for _, standing in read_requests(run, attempt):
+    known = read_requests(run, attempt)
+    for _, standing in known:
         if standing.id == id:
             return standing
     request = Request.model_validate(
@@ -121,7 +126,7 @@ def add_request(
     )
     key, data = _create_numbered(
         run.control,
-        keys.requests_of(attempt),
+        [key for key, _ in known],
         lambda number: keys.request(attempt, number),
         request.encode(),
         lambda found, key: Request.decode(found, key).id == id,
@@ -141,7 +146,7 @@ def add_report(run: RunStore, report: Report) -> str:
     """Tell the supervisor something about an attempt; returns the report's key."""
     key, _ = _create_numbered(
         run.control,
-        keys.signals_of(report.attempt, _REPORTER),
+        [entry.key for entry in all_entries(run.control, keys.signals_of(report.attempt, _REPORTER))],
         lambda number: keys.signal(report.attempt, _REPORTER, number),
         report.encode(),
         lambda found, key: Report.decode(found, key).writer == report.writer,

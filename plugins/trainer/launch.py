@@ -36,6 +36,8 @@ _FINAL: Final = frozenset({errors.DO_NOT_RETRY, errors.NVRX_TERMINAL})
 _CANNOT_EXECUTE = 126
 _NOT_FOUND = 127
 _CLAIMED = 0
+_LAST_WORDS_S: Final = 0.5
+"""How long ranks of a broken group may take to say why, before they are ended. The supervisor waits longer for it."""
 
 
 def exit_code_of(ends: Sequence[RankExit]) -> int:
@@ -188,7 +190,8 @@ class Launch:
     def _make_ready(self, attempt: int) -> None:
         """End every rank with all it started, and say so: only then may the attempt start in this pod."""
         if self.attempt is not None:
-            self._note_ends(self.ranks.reap())
+            # The rank that broke the group may be the last to end: killed now, only its followers would be heard.
+            self._note_ends(self._await_ends(_LAST_WORDS_S))
         if self.ranks.kill():
             self._prepared = attempt
             self._unsent.append(self._report(attempt, ready_for=attempt))
@@ -199,13 +202,19 @@ class Launch:
 
     def _end_superseded(self) -> None:
         """What these ranks still do counts for nothing; a short grace lets them leave orderly."""
-        deadline = self.clock() + self.settings.kill_grace_s
         self.ranks.forward(signal.SIGTERM)
+        self._await_ends(self.settings.kill_grace_s)
+        self.ranks.kill()
+
+    def _await_ends(self, within_s: float) -> tuple[RankExit, ...]:
+        """Let ranks end by themselves for a while; returns those that did."""
+        deadline = self.clock() + within_s
+        ends = self.ranks.reap()
         while self.ranks.running and self.clock() < deadline:
-            self.ranks.reap()
             select.select([self._wake], [], [], 0.02)
             self._drain()
-        self.ranks.kill()
+            ends += self.ranks.reap()
+        return ends
 
     def _look(self) -> Order:
         """Ask the store for orders when it is time; an unreachable store orders nothing."""

@@ -187,6 +187,23 @@ def test_requests_and_reports_are_numbered_and_read_on_from_a_key(scene):
     assert [report.pod for _, report in read_reports(scene.store, 1, after=reports[0][0])] == ["pod-a"]
 
 
+def test_two_that_ask_at_once_under_one_id_are_one_request(scene, monkeypatch):
+    ask = {"attempt": 1, "reason": "maintenance", "within_s": 30.0, "then": "leave", "id": "r-1"}
+    listed, page = [], type(scene.store.control).page
+
+    def after_another(store, *args, **more):
+        found = page(store, *args, **more)
+        if not listed:
+            listed.append(found)
+            add_request(scene.store, **ask, writer="somebody-else")
+        return found
+
+    monkeypatch.setattr(type(scene.store.control), "page", after_another)
+    standing = add_request(scene.store, **ask, writer="we-ourselves")
+    assert standing.writer == "somebody-else"
+    assert [request.writer for _, request in read_requests(scene.store, 1)] == ["somebody-else"]
+
+
 def test_a_heartbeat_is_a_hint(scene):
     assert read_heartbeat(scene.store) is None
     beat(scene.store, Heartbeat(writer="launch-0", run="llama", attempt=1, step=7, phase="training", at_s=1.0))

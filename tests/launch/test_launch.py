@@ -3,13 +3,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from rerail.plugins.trainer import farewell
-from rerail.plugins.trainer.launch import exit_code_of
+from rerail.plugins.trainer.launch import Launch, exit_code_of
 from rerail.plugins.trainer.processes import stat_of
+from rerail.plugins.trainer.settings import Settings
 from rerail.policies.documents import RankExit
 
 
@@ -115,6 +117,42 @@ def test_in_place_the_same_pod_runs_the_next_attempt(launches, orders, wait_for)
     assert pod.up(2, 0)["RERAIL_RENDEZVOUS"] == "meet-2"
     assert pod.farewell["attempt"] == 2
     assert [end.rank for report in orders.reports(1) for end in report.exits] == [1], "killed ranks are no failures"
+
+
+class SlowToDie:
+    """Two ranks: the follower ended at once, the one that broke the group is still saying why."""
+
+    def __init__(self, orders):
+        self.orders, self.running, self.looks, self.killed = orders, (), 0, False
+
+    def start(self, _start):
+        self.running = (1,)
+        self.orders.seal(2, "run-a1", "in-place")
+
+    def reap(self):
+        self.looks += 1
+        if self.looks == 1:
+            return (RankExit(rank=0, exit_code=1, error="ConnectionError: a rank closed its connection", step=7),)
+        if self.looks == 40:
+            self.running = ()
+            return (RankExit(rank=1, exit_code=1, error="ValueError: bad batch", step=7),)
+        return ()
+
+    def kill(self):
+        self.running = ()
+        if not self.killed:
+            self.orders.open(3, "run-a3")
+        self.killed = True
+        return True
+
+
+def test_in_place_the_rank_that_broke_the_group_may_say_why_before_it_is_ended(orders):
+    names = {"RERAIL_RUN": "run", "RERAIL_STORE": "unused", "RERAIL_GANG": "run-a1", "RERAIL_POLL_S": "0.01"}
+    orders.open(1, "run-a1")
+    slowed = Launch(Settings.from_env(names), orders.run, SlowToDie(orders), clock=lambda: time.monotonic() / 10)
+    assert slowed.live() == 86
+    said = [end.error for report in orders.reports(1) for end in report.exits]
+    assert said == ["ConnectionError: a rank closed its connection", "ValueError: bad batch"]
 
 
 def test_in_place_prepared_but_started_elsewhere_leaves_with_86(launches, orders, wait_for):
