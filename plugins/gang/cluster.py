@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from threading import Lock
+from threading import Event, Lock
 from typing import Any, Final, Self
 
 from rerail.plugins.gang.pods import HELD_BACK, PodMemory, facts_of, held_back, is_ghost
@@ -40,6 +40,8 @@ _OVER: Final = FINAL_PHASES | {JobPhase.ABORTED}
 _GOING: Final = frozenset({JobPhase.TERMINATING, JobPhase.ABORTING, JobPhase.COMPLETING})
 _LIVE: Final = frozenset({"Pending", "Running", "Unknown"})
 _QUEUE_EVERY_S: Final = 5.0
+_BURST_S: Final = 0.1
+"""What one change brings about comes in many; it is looked at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class GangWatch:
     _news: Lock = field(default_factory=Lock)
     _live: dict[str, Obj] = field(default_factory=dict)
     _went: list[Obj] = field(default_factory=list)
+    _changed: Event = field(default_factory=Event)
 
     @property
     def api(self) -> KubeApi:
@@ -99,8 +102,9 @@ class GangWatch:
     def __post_init__(self) -> None:
         kept: dict[str, Any] = {"keep": lambda one: one, "labels": {RUN_LABEL: self.run}}
         self._pods = Cache(self.api, PODS, on_change=self._told, **kept)
-        self._groups = Cache(self.api, PodGroup.RESOURCE, **kept)
-        self._jobs = Cache(self.api, VolcanoJob.RESOURCE, **kept) if self.with_jobs else None
+        told: dict[str, Any] = {"on_change": lambda _change, _one: self._changed.set(), **kept}
+        self._groups = Cache(self.api, PodGroup.RESOURCE, **told)
+        self._jobs = Cache(self.api, VolcanoJob.RESOURCE, **told) if self.with_jobs else None
 
     def __enter__(self) -> Self:
         for cache in self._caches():
@@ -137,6 +141,14 @@ class GangWatch:
                 self._live.pop(name, None)
             else:
                 self._live[name] = ours
+        self._changed.set()
+
+    def doze(self, within_s: float) -> None:
+        """Wait so long, or until something of the gangs changed since this returned last."""
+        burst_s = min(_BURST_S, within_s)
+        self._changed.wait(within_s - burst_s)
+        time.sleep(burst_s)
+        self._changed.clear()
 
     def _living(self) -> list[Obj]:
         """The pods that are there; what those that went said last is remembered first."""

@@ -15,6 +15,7 @@ from rerail.plugins.gang.fanout import FanoutBackend
 from rerail.plugins.gang.observing import Observer
 from rerail.plugins.gang.podgroup import PodGroupBackend
 from rerail.plugins.gang.pods import PodMemory
+from rerail.plugins.gang.ports import Clock
 from rerail.plugins.gang.rights import refuse_missing
 from rerail.plugins.gang.submission import submit
 from rerail.plugins.gang.telling import Teller
@@ -186,6 +187,7 @@ def supervised(
         nodes,
         policy,
         layout=backend.shape,
+        clock=Clock(sleep=backend.watch.doze),
         guard=KubeGuard(client.api, namespace=wanted.guard_namespace),
         pause=KubePause(client.api, namespace=wanted.guard_namespace),
         owner=wanted.owner,

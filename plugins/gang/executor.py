@@ -49,6 +49,9 @@ from rerail.policies.supervisor.suspicion import doubt
 Advance = Callable[[RunState, Observations, RecoveryPolicy, Now], Decision | None]
 
 _OVER = ("done", "stopped")
+_BETWEEN = ("preparing", "saving", "ending", "opening")
+_LOOKS_BETWEEN = 4
+"""How many times as often as the policy says a run is looked at while it does not train: recovery waits for this."""
 
 
 @dataclass(slots=True)
@@ -110,7 +113,8 @@ class Supervisor:
             state = self.step()
             if self._is_over(state) or until():
                 return state
-            self.clock.sleep(self.policy.poll_s)
+            often = _LOOKS_BETWEEN if state.phase in _BETWEEN else 1
+            self.clock.sleep(self.policy.poll_s / often)
 
     def reopen(self, why: str) -> None:
         """Let a stopped run try again, because a person said so; nothing happens to a run in any other phase."""

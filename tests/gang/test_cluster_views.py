@@ -1,5 +1,6 @@
 """Vcjob and PodGroup backends on a fake API server: what is seen of a gang, and what is remembered."""
 
+import time
 import uuid
 from typing import Any
 
@@ -198,3 +199,16 @@ def test_what_does_not_move_is_told_after_its_timer(rig, code, play, timer_s):
     assert stuck.way_out
     if code in ("S2", "S6"):
         assert stuck.pods == (rig.names[1],)
+
+
+def test_a_supervisor_that_waits_is_woken_by_a_change_of_its_gang(rig):
+    def dozed(within_s):
+        began = time.monotonic()
+        rig.backend.watch.doze(within_s)
+        return time.monotonic() - began
+
+    rig.run()
+    rig.until(lambda: dozed(0.3) >= 0.3)  # what came before is over
+    rig.pod(rig.names[1], "Failed")
+    assert dozed(20.0) < 10.0
+    assert rig.view().pods[1].phase == "failed"
