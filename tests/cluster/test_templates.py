@@ -8,6 +8,7 @@ import json
 
 import pytest
 import yaml
+from rig.gangs import full
 
 from rerail.workflows.library import all_templates
 from rerail.workflows.rbac import DUTIES
@@ -64,12 +65,6 @@ def library(cluster, argo):
     return argo
 
 
-@pytest.fixture
-def full(cluster):
-    if not cluster.full:
-        pytest.skip("one of many ways through the DAG: full only")
-
-
 def train(argo, *more, **acts):
     control = json.dumps({name.replace("_", "-"): one for name, one in acts.items()})
     return argo.submit_template(TRAIN, parameters=["store=s3://none/none", "image=own", f"control={control}", *more])
@@ -112,7 +107,7 @@ def test_argo_itself_finds_nothing_wrong(argo):
         argo.call("POST", f"/api/v1/{path}/{argo.namespace}/lint", {"namespace": argo.namespace, field: given})
 
 
-@pytest.mark.usefixtures("full")
+@full
 def test_a_run_that_succeeds_at_once(library):
     name = train(library, resolve=[how("fresh")])
     _, nodes = ended(library, name, "Succeeded")
@@ -120,7 +115,7 @@ def test_a_run_that_succeeds_at_once(library):
     assert phases(nodes, *paths) == ["Succeeded", "Succeeded", "Skipped", "Omitted", "Succeeded", "Succeeded"]
 
 
-@pytest.mark.usefixtures("full")
+@full
 def test_faults_are_followed_by_nested_attempts_and_the_last_one_decides(library):
     handed = {"code": 10, "words": "xid-79 on node-0 ended attempt 1 at step 61; attempt 2 goes on from step 60"}
     name = train(library, resolve=[how("fresh")], run=[handed, {"code": 10}, {}], assess=[decide("again")])
@@ -149,7 +144,7 @@ def test_a_run_that_gives_up_fails_although_its_report_was_written_and_says_why(
     assert why in nodes["attempt.give-up"]["message"]
 
 
-@pytest.mark.usefixtures("full")
+@full
 def test_after_twenty_attempts_the_workflow_is_still_small(library):
     """Argo keeps it whole in one object, for which etcd has 1.5 MiB; from 1 MiB on it is packed."""
     name = train(library, resolve=[how("fresh")], run=[*[10] * 19, 0], assess=[decide("again")])
@@ -159,14 +154,14 @@ def test_after_twenty_attempts_the_workflow_is_still_small(library):
     assert len(json.dumps(document)) < 300_000
 
 
-@pytest.mark.usefixtures("full")
+@full
 def test_a_run_that_is_done_already_trains_nothing(library):
     name = train(library, resolve=[how("done")])
     _, nodes = ended(library, name, "Succeeded")
     assert phases(nodes, "attempt.fresh", "attempt.resume", "report") == ["Skipped", "Skipped", "Succeeded"]
 
 
-@pytest.mark.usefixtures("full")
+@full
 def test_a_blocked_resume_says_why_and_ends_at_once(library):
     name = train(library, resolve=[{"code": 3, "words": "resume blocked: run.json is gone"}])
     _, nodes = ended(library, name, "Failed")
@@ -174,7 +169,7 @@ def test_a_blocked_resume_says_why_and_ends_at_once(library):
     assert "resume blocked: run.json is gone" in nodes["resolve(0)"]["message"]
 
 
-@pytest.mark.usefixtures("full")
+@full
 def test_what_the_infrastructure_broke_is_tried_again_and_what_the_run_says_is_not(cluster, library):
     name = train(library, resolve=[how("fresh")], run=[{"sleep": 8}])
     cluster.wait("the runner runs", lambda: any(one[:2] == ("fresh(0)", "Running") for one in library.nodes(name)))
@@ -185,7 +180,7 @@ def test_what_the_infrastructure_broke_is_tried_again_and_what_the_run_says_is_n
     assert nodes["attempt.fresh(0)"]["phase"] in ("Error", "Failed")
 
 
-@pytest.mark.usefixtures("full")
+@full
 def test_the_runner_has_time_for_a_save(cluster, library):
     name = train(library, "deadline-s=33", resolve=[how("fresh")])
     ended(library, name, "Succeeded")
@@ -200,7 +195,7 @@ def test_the_runner_has_time_for_a_save(cluster, library):
 
 
 @pytest.mark.parametrize("end", ["stop", "terminate"])
-@pytest.mark.usefixtures("full")
+@full
 def test_a_stop_runs_the_exit_hook_and_a_termination_none(cluster, library, pods, end):
     name = train(library, "deadline-s=1", resolve=[how("fresh")], run=[{"sleep": 600}])
     cluster.wait("the runner runs", lambda: any(one[:2] == ("fresh(0)", "Running") for one in library.nodes(name)))
@@ -251,7 +246,7 @@ def assessing(argo, code, outcome="give-up"):
     argo.cluster.kubectl("patch", *place, "--type=json", "-p", json.dumps(patch))
 
 
-@pytest.mark.usefixtures("full")
+@full
 @pytest.mark.parametrize("kind", ["container", "dag"])
 def test_a_step_on_a_sick_node_runs_again_on_another_one(cluster, library, kind):
     template = mine(cluster, library, 1, kind)
@@ -271,7 +266,7 @@ def test_a_step_on_a_sick_node_runs_again_on_another_one(cluster, library, kind)
         assert first != second
 
 
-@pytest.mark.usefixtures("full")
+@full
 def test_a_step_that_fails_by_itself_is_not_retried(cluster, library):
     mine(cluster, library, 9, "container")
     assessing(library, 0)
