@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -203,3 +203,19 @@ def test_one_member_that_is_taken_away_has_all_ranks_asked_once_and_no_pod_is_en
     assert (request.then, state.incidents[-1].cause) == ("leave", "preemption")
     assert name in state.incidents[-1].evidence[0]
     assert driven.rig.deadlines() == []
+
+
+def test_a_run_that_does_not_train_is_looked_at_more_often(driven):
+    def noted(seconds: float) -> None:
+        slept.append((driven.supervisor.state.phase, seconds))
+        driven.sleep(seconds)
+
+    slept: list[tuple[str, float]] = []
+    driven.until(lambda _state: made(driven))
+    driven.rig.run_pods()
+    driven.until(lambda state: state.gang is not None and state.gang.nodes)
+    driven.supervisor.clock = replace(driven.supervisor.clock, sleep=noted)
+    driven.supervisor.drive(until=lambda: len(slept) > 1)
+    driven.supervisor.ask_stop("test")
+    driven.supervisor.drive(until=lambda: ("ending", POLICY.poll_s / 4) in slept)
+    assert {seconds for phase, seconds in slept if phase == "running"} == {POLICY.poll_s}
