@@ -102,7 +102,7 @@ class GangWatch:
     def __post_init__(self) -> None:
         kept: dict[str, Any] = {"keep": lambda one: one, "labels": {RUN_LABEL: self.run}}
         self._pods = Cache(self.api, PODS, on_change=self._told, **kept)
-        told: dict[str, Any] = {"on_change": lambda _change, _one: self._changed.set(), **kept}
+        told: dict[str, Any] = {"on_change": lambda _change, _one: self.wake(), **kept}
         self._groups = Cache(self.api, PodGroup.RESOURCE, **told)
         self._jobs = Cache(self.api, VolcanoJob.RESOURCE, **told) if self.with_jobs else None
 
@@ -141,10 +141,14 @@ class GangWatch:
                 self._live.pop(name, None)
             else:
                 self._live[name] = ours
+        self.wake()
+
+    def wake(self) -> None:
+        """End the doze: there is something to look at."""
         self._changed.set()
 
     def doze(self, within_s: float) -> None:
-        """Wait so long, or until something of the gangs changed since this returned last."""
+        """Wait so long, or until something of the gangs changed since this returned last, or somebody woke us."""
         burst_s = min(_BURST_S, within_s)
         self._changed.wait(within_s - burst_s)
         time.sleep(burst_s)

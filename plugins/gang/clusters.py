@@ -173,7 +173,7 @@ def supervised(
     nodes = held.enter_context(nodes_of(workload, client, log))
     backend = cluster_backend(stands, client, nodes=nodes)
     backend.volumes = Volumes(client.api, workload.claims, nodes.ready, log)
-    held.enter_context(backend.watch)
+    nodes.on_signal = held.enter_context(backend.watch).wake
     teller = held.enter_context(Teller(client.api, wanted.kind, wanted.owner, log))
 
     def told(entry: LedgerEntry) -> None:

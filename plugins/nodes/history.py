@@ -20,11 +20,12 @@ class SignalHistory:
         self._told: dict[str, FaultSignal] = {}
         self._standing: dict[tuple[str, str], frozenset[str]] = {}
 
-    def read(self, node: Obj, *, read_at_s: float) -> None:
-        """Take in what a node's conditions tell now.
+    def read(self, node: Obj, *, read_at_s: float) -> bool:
+        """Take in what a node's conditions tell now; returns whether any of it is new.
 
         A condition that is gone, or Unknown, takes nothing back: missing telemetry is not health.
         """
+        before = len(self._told)
         name = str((node.get("metadata") or {}).get("name") or "")
         for reading in read_conditions(node, self._table, read_at_s=read_at_s):
             place = name, reading.type
@@ -34,8 +35,10 @@ class SignalHistory:
                 continue  # what nobody here saw broken needs no taking back
             for one in reading.signals:
                 self._told.setdefault(one.raw_ref, one)
+        news = len(self._told) > before
         if len(self._told) > MOST_SIGNALS:
             self._forget()
+        return news
 
     def signals(self) -> tuple[FaultSignal, ...]:
         """All of them, oldest first."""

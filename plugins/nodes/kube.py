@@ -80,6 +80,9 @@ class KubeNodes:
         table: Which conditions tell of faults; the packaged one by default.
         wall_s: Epoch seconds, for the notes on nodes.
         log: Takes one line about each thing that is not allowed or cannot be read, once.
+
+    Attributes:
+        on_signal: Called, in the watch's thread, once a node told of a fault that was not known, or took one back.
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class KubeNodes:
         self._tolerations = tuple(tolerations)
         self._wall_s = wall_s
         self._log = log
+        self.on_signal: Callable[[], object] = lambda: None
         self._said: set[str] = set()
         self._gone: set[str] = set()
         self._history = SignalHistory(table or load_conditions())
@@ -235,7 +239,9 @@ class KubeNodes:
     def _look(self, change: Change, node: Obj) -> None:
         if change != "deleted":
             with self._history_lock:
-                self._history.read(node, read_at_s=self._wall_s())
+                news = self._history.read(node, read_at_s=self._wall_s())
+            if news:
+                self.on_signal()
 
     def _used(self) -> Mapping[str, Decimal]:
         """What bound pods hold of the resource, by node; nothing where we may not look."""

@@ -27,6 +27,13 @@ def test_a_condition_without_a_time_keeps_the_time_of_its_first_reading(told):
     assert [one.first_seen_s for one in told.signals()] == [5.0]
 
 
+def test_only_what_was_not_told_before_is_news(told):
+    assert not told.read(node("n1"), read_at_s=1.0)
+    assert told.read(node("n1", lost("True", "2026-11-30T10:00:00Z")), read_at_s=5.0)
+    assert not told.read(node("n1", lost("True", "2026-11-30T10:00:00Z")), read_at_s=9.0)
+    assert told.read(node("n1", lost("False", "2026-11-30T10:05:00Z")), read_at_s=12.0)
+
+
 def test_signals_are_told_oldest_first(told):
     told.read(node("n1", lost("True", "2026-11-30T10:00:00Z")), read_at_s=0.0)
     told.read(node("n2", lost("True", "2026-11-30T09:00:00Z")), read_at_s=0.0)

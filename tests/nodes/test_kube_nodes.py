@@ -366,3 +366,14 @@ def test_threads_end_with_it(start):
     assert not [one for one in threading.enumerate() if one.name.startswith("rerail-watch-")]
     with pytest.raises(ClusterUnreachableError, match="was stopped"):
         nodes.views()
+
+
+def test_a_fault_that_was_not_known_wakes_whoever_waits_for_it(cluster, start, until):
+    woken: list[str] = []
+    nodes = start()
+    nodes.on_signal = lambda: woken.append("now")
+    nodes.views()
+    fault = made.condition("GPUDeviceLost", "True", "x", "gone")
+    cluster.change("nodes", "", "n1", lambda one: one["status"]["conditions"].append(fault))
+    until(lambda: woken)
+    assert [one.node for one in nodes.signals()] == ["n1"]
