@@ -368,7 +368,7 @@ def test_threads_end_with_it(start):
         nodes.views()
 
 
-def test_a_fault_that_was_not_known_wakes_whoever_waits_for_it(cluster, start, until):
+def test_a_fault_that_was_not_known_wakes_whoever_waits_for_it(cluster, start, until, made):
     woken: list[str] = []
     nodes = start()
     nodes.on_signal = lambda: woken.append("now")
