@@ -36,8 +36,9 @@ _FINAL: Final = frozenset({errors.DO_NOT_RETRY, errors.NVRX_TERMINAL})
 _CANNOT_EXECUTE = 126
 _NOT_FOUND = 127
 _CLAIMED = 0
-_LOOKS_BETWEEN: Final = 4
-"""How many times as often as ``poll_s`` orders are looked for once a rank failed: recovery waits for this."""
+_HURRY_S: Final = 10.0
+_HURRIED_LOOKS: Final = 4
+"""How many times as often as ``poll_s`` orders are looked for, so long after a rank failed: recovery waits for this."""
 _LAST_WORDS_S: Final = 0.5
 """How long ranks of a broken group may take to say why, before they are ended. The supervisor waits longer for it."""
 
@@ -80,6 +81,7 @@ class Launch:
     _signalled: int | None = None
     _wake: int = -1
     _next_look_s: float = 0.0
+    _hurry_until_s: float = 0.0
 
     def live(self) -> int:
         """Run attempts until there is nothing more to do here; returns the exit code."""
@@ -158,7 +160,7 @@ class Launch:
             self._told |= {end.rank for end in untold}
             assert self.attempt is not None
             self._unsent.append(self._report(self.attempt, exits=tuple(untold)))
-            self._next_look_s = 0.0
+            self._next_look_s, self._hurry_until_s = 0.0, self.clock() + _HURRY_S
         self._send_reports()
 
     def _report(self, attempt: int, *, exits: tuple[RankExit, ...] = (), ready_for: int | None = None) -> Report:
@@ -229,8 +231,8 @@ class Launch:
             self.log(f"no orders: {error}")
             order = Wait()
         self._send_reports()
-        often = _LOOKS_BETWEEN if any(end.exit_code != errors.DONE for end in self.ends) else 1
-        self._next_look_s = self.clock() + self.settings.poll_s / often
+        now_s = self.clock()
+        self._next_look_s = now_s + self.settings.poll_s / (_HURRIED_LOOKS if now_s < self._hurry_until_s else 1)
         return order
 
     def _pause(self, deadline: float | None) -> None:

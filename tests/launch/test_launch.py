@@ -121,7 +121,7 @@ def test_in_place_the_same_pod_runs_the_next_attempt(launches, orders, wait_for)
 
 def test_after_a_rank_failed_orders_are_looked_for_more_often(launches, orders, wait_for):
     orders.open(1, "run-a1")
-    pod = launches(plan={"1.1": ["3"]}, environment={"RERAIL_POLL_S": "12"})
+    pod = launches(plan={"1.1": ["3"]}, environment={"RERAIL_POLL_S": "20"})
     pod.up(1, 0)
     wait_for(lambda: orders.reports(1))
     orders.seal(2, "run-a1", "in-place")
