@@ -51,9 +51,9 @@ def measures(*, full: bool, small: bool) -> dict[str, Measure]:
         "eviction_lateness": lambda at: eviction_lateness(at, trials=2 if small else 40),
         "extender_p99": lambda at: extender_answer(at, questions=20 if small else 1000),
         "import_client": lambda _: import_client(pairs=9),
-        "recovery_n64": lambda at: recovering_many(at, rounds=1 if small else 7, say=_say),
-        "recovery": lambda at: recovering(at, rounds=1 if small else 7, say=_say),
-        "workflow_recovery": lambda at: recovering_argo(at, rounds=1 if small else 5, say=_say),
+        "recovery_n64": lambda at: recovering_many(at, rounds=1 if small else 5, say=_say),
+        "recovery": lambda at: recovering(at, rounds=1 if small else 5, say=_say),
+        "workflow_recovery": lambda at: recovering_argo(at, rounds=1 if small else 4, say=_say),
         "workflow_bytes": lambda at: workflow_bytes(at, attempts=2 if small else ATTEMPTS, say=_say),
     }
     if full:
