@@ -146,7 +146,7 @@ def add_report(run: RunStore, report: Report) -> str:
     """Tell the supervisor something about an attempt; returns the report's key."""
     key, _ = _create_numbered(
         run.control,
-        [entry.key for entry in all_entries(run.control, keys.signals_of(report.attempt, _REPORTER))],
+        _keys_after(run.control, keys.signals_of(report.attempt, _REPORTER), ""),
         lambda number: keys.signal(report.attempt, _REPORTER, number),
         report.encode(),
         lambda found, key: Report.decode(found, key).writer == report.writer,

@@ -40,7 +40,7 @@ _HURRY_S: Final = 10.0
 _HURRIED_LOOKS: Final = 4
 """How many times as often as ``poll_s`` orders are looked for, so long after a rank failed: recovery waits for this."""
 _LAST_WORDS_S: Final = 0.5
-"""How long ranks of a broken group may take to say why, before they are ended. The supervisor waits longer for it."""
+"""How long ranks of a broken group may take to say why, before they are ended. An attempt in place waits for it."""
 
 
 def exit_code_of(ends: Sequence[RankExit]) -> int:
