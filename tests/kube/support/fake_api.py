@@ -292,6 +292,7 @@ def handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
             raw = self.rfile.read(length) if length else b""
             api.requests.append((method, self.path))
             api.agents.add(self.headers.get("User-Agent", ""))
+            self.epoch = api.epoch  # before the faults: a watch that none of them met ends with ``end_streams``
             fault = api.fault(method, self.path)
             if fault is not None and fault.act == "hang":
                 with api.changed:
@@ -494,8 +495,7 @@ def handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
         def follow(self, plural: str, namespace: str, query: dict[str, str], how: Stream, since: int) -> None:
             end = time.monotonic() + float(query.get("timeoutSeconds") or 30)
             sent = swallowed = 0
-            epoch = api.epoch
-            while not api.stopping and api.epoch == epoch and time.monotonic() < end:
+            while not api.stopping and api.epoch == self.epoch and time.monotonic() < end:
                 with api.changed:
                     if not api.history or api.history[-1][0] <= since:
                         api.changed.wait(timeout=api.bookmark_s)
