@@ -55,7 +55,7 @@ def join(address: Address, rank: int, world_size: int, rendezvous: str, until: f
         ConnectionError: Not let in by ``until``; it tells the last reason.
     """
     greeting = json.dumps({"rendezvous": rendezvous, "world_size": world_size, "rank": rank}).encode() + b"\n"
-    why = "no time was left for a try"
+    why = "nobody answered in time"
     while (left := until - time.monotonic()) > 0:
         connection = None
         try:
@@ -66,6 +66,8 @@ def join(address: Address, rank: int, world_size: int, rendezvous: str, until: f
                 connection.settimeout(None)
                 return connection
             why = f"rank 0 there does not take rank {rank} of {world_size} with rendezvous {rendezvous!r}"
+        except TimeoutError:
+            pass  # cut short by the deadline: the reason before says more
         except OSError as error:
             why = str(error)
         if connection is not None:

@@ -97,9 +97,9 @@ class Checkpointer:
         if environment is not None:
             self._check_group(environment)
             self._progress.watch_exceptions()
-            self._progress.write()
             if settings.handle_signals:
                 self._signal.install()
+            self._progress.write()  # who reads it may ask to leave from now on
 
     @classmethod
     def from_env(cls, *, environ: Mapping[str, str] = os.environ, **options: Unpack[Options]) -> Self:

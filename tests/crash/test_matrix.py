@@ -14,8 +14,6 @@ import pytest
 from crash_points import KILL, POWER, REPLY
 from crash_story import BUCKET_OPERATIONS, OPERATIONS
 
-pytestmark = pytest.mark.timeout(900)  # minutes on a busy machine, a minute at most on an idle one
-
 FULL = os.environ.get("CI") == "true"
 
 

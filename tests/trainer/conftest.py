@@ -25,7 +25,7 @@ from rerail.policies import keys
 from rerail.policies.documents import Rendezvous, RunDoc
 
 TOY = Path(__file__).parent / "toy.py"
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 
 
 @pytest.fixture(scope="session")

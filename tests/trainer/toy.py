@@ -174,6 +174,18 @@ def hold_uploads():
     PosixStore.upload = held
 
 
+def serve(port):
+    """The port was free when it was chosen; who took it since may give it back."""
+    end = time.monotonic() + 30
+    while True:
+        try:
+            return KeyValueServer(port=port)
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+
+
 def main():
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     total = int(os.environ.get("TOY_TOTAL", "30"))
@@ -183,10 +195,10 @@ def main():
         train(rank, world, total, Solo(), None)
         return
     port = int(os.environ["MASTER_PORT"])
-    server = KeyValueServer(port=port) if rank == 0 else None
-    store = KeyValueClient("127.0.0.1", port, timeout_s=30)
+    server = serve(port) if rank == 0 else None
+    store = KeyValueClient("127.0.0.1", port, timeout_s=120)
     agreement = KeyValueAgreement(store, rank=rank) if os.environ.get("TOY_AGREE") == "kv" else None
-    with KeyValueGroup(store, rank=rank, world_size=world) as group:
+    with KeyValueGroup(store, rank=rank, world_size=world, linger_s=45) as group:
         train(rank, world, total, group, agreement)
     if server:
         server.close()

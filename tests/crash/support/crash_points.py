@@ -1,6 +1,7 @@
 """The crash points of an operation on one backend: listed by a recording, and each carried out and judged."""
 
 import itertools
+import secrets
 import shutil
 import signal
 import threading
@@ -274,6 +275,7 @@ class BucketLab:
     acknowledged: int = 0
 
     def __post_init__(self) -> None:
+        self._own = secrets.token_hex(8)
         self._number = itertools.count()
         self._before: Callable[[], None] = lambda: None
         self._there = self.make_store(self.direct)
@@ -297,7 +299,7 @@ class BucketLab:
 
     def prefix(self) -> str:
         """A prefix that nobody has used."""
-        return f"crash/{id(self):x}-{next(self._number)}"
+        return f"crash/{self._own}-{next(self._number)}"
 
     def _sending(self, request: Any, **_: object) -> None:
         self._before()
