@@ -42,6 +42,7 @@ class EvictionLook(Value):
         alive: Pods that may still hold processes, on nodes that report.
         committed_s: When a commit that answers the request was acknowledged; None before.
         evicted_s: When the eviction of every pod was accepted; None before.
+        tried: Whether an eviction was asked for at least once, so that a pause of the evictor gives nobody up untried.
         wanted: Whether anybody still wants it to leave.
     """
 
@@ -49,6 +50,7 @@ class EvictionLook(Value):
     alive: int
     committed_s: float | None = None
     evicted_s: float | None = None
+    tried: bool = False
     wanted: bool = True
 
 
@@ -72,7 +74,7 @@ def next_move(look: EvictionLook, bounds: EvictionBounds) -> Move:
     due_s = bounds.deadline_s if look.committed_s is None else look.committed_s + bounds.leave_s
     if look.after_s < due_s:
         return "wait"
-    return "give-up" if look.after_s > due_s + bounds.refused_for_s else "evict"
+    return "give-up" if look.tried and look.after_s > due_s + bounds.refused_for_s else "evict"
 
 
 def outcome_of(

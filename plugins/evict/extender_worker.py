@@ -210,6 +210,7 @@ class Worker:
 
     def tell(self) -> None:
         """One pass: write what changed to PodGroups and Events. What fails because of the API server comes again."""
+        flips = self._flips()  # before the changes: that a gang may go is told before that its lock is open
         with self.decider.lock:
             changes = self.decider.book.take_changes()
             notes = {gang: self.decider.book.note(gang) for gang in self.decider.book.take_unwritten()}
@@ -217,7 +218,7 @@ class Worker:
             self._tell(partial(self._write_note, gang, note))
         for change in changes:
             self._announce(change)
-        self._flip_locks()
+        self._flip(flips)
         for _ in range(len(self._tellings)):
             if self._stopped.is_set():
                 return
@@ -234,10 +235,19 @@ class Worker:
             except RerailError as error:
                 self._trouble("", "cluster", error)  # a missing right: the next word may be allowed
 
-    def _flip_locks(self) -> None:
+    def _flips(self) -> tuple[Flip, ...]:
+        """Locks that are to be opened or closed."""
+        if self.locks is None:
+            return ()
+        try:
+            return self.locks.flips()
+        except RerailError as error:
+            self._trouble("", "cluster", error)
+            return ()
+
+    def _flip(self, flips: tuple[Flip, ...]) -> None:
         """Bring locks where they should be; what fails is found again in the next pass."""
         try:
-            flips = self.locks.flips() if self.locks is not None else ()
             for flip in flips:
                 assert self.locks is not None
                 self.locks.perform(flip)
@@ -257,7 +267,7 @@ class Worker:
         log.info("%s: %s", flip.group.key, text)
         reason = "PreemptionUnlocked" if flip.opens else "PreemptionLocked"
         late = flip.why == "deadline"
-        self._tell(partial(self._event, flip.group, reason, text, self.decider.now(), late=late))
+        self._tell_event(flip.group, reason, text, self.decider.now(), late=late)
 
     def _write_note(self, key: str, note: dict[str, Any] | None) -> None:
         group = self.decider.gangs.group(key)
@@ -285,18 +295,22 @@ class Worker:
         group = self.decider.gangs.group(change.gang)
         if group is not None:
             late = change.state == "deadline"
-            self._tell(partial(self._event, group, _REASONS[change.state], text, change.at_s, late=late))
+            self._tell_event(group, _REASONS[change.state], text, change.at_s, late=late)
 
-    def _event(self, group: OurGroup, reason: str, text: str, at_s: float, *, late: bool) -> None:
-        write_event(
-            self.api,
-            About(POD_GROUPS, group.name, group.namespace, group.uid),
-            name=f"{group.name[:40]}.{secrets.token_hex(8)}",
-            reason=reason,
-            text=text,
-            warning=late,
-            component="rerail-extender",
-            at_s=at_s,
+    def _tell_event(self, group: OurGroup, reason: str, text: str, at_s: float, *, late: bool) -> None:
+        """Its name is drawn once: written again after a lost answer, it is still one Event."""
+        self._tell(
+            partial(
+                write_event,
+                self.api,
+                About(POD_GROUPS, group.name, group.namespace, group.uid),
+                name=f"{group.name[:40]}.{secrets.token_hex(8)}",
+                reason=reason,
+                text=text,
+                warning=late,
+                component="rerail-extender",
+                at_s=at_s,
+            )
         )
 
     def _trouble(self, gang: str, where: str, error: Exception) -> None:

@@ -161,7 +161,7 @@ class PreEvict:
         committed_s: float | None = None
         committed_at_s: float | None = None
         evicted_s: float | None = None
-        forced = False
+        forced = tried = False
         grace_s = self.bounds.grace_s
         while True:
             # Pods first: a commit is there before its writers are gone.
@@ -173,6 +173,7 @@ class PreEvict:
                 alive=len(left.alive),
                 committed_s=committed_s,
                 evicted_s=evicted_s,
+                tried=tried,
                 wanted=self.wanted(),
             )
             self._withdrawn = not look.wanted and bool(left.alive)
@@ -180,6 +181,7 @@ class PreEvict:
             if move in ("over", "give-up"):
                 break
             if move == "evict":
+                tried = True
                 grace_s = max(grace_s, self._tried(self.pods.grace_s, otherwise=grace_s))
                 if committed_s is None and not forced:
                     forced = True

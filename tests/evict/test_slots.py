@@ -243,9 +243,10 @@ def test_a_gang_whose_store_is_out_of_reach_is_evicted_at_the_deadline_unasked(w
     def nowhere(_place):
         raise UsageError("the store is mounted elsewhere")
 
-    with world.owner(deadline_s=1.5, open_store=nowhere):
+    with world.owner(open_store=nowhere):
         assert "mounted elsewhere" in world.told("False", "Blocked")["message"]
         assert pods(world) == {"one-a1-0", "one-a1-1"}
+        world.ahead_s = 61.0
         assert "mounted elsewhere" in world.told("True", "LeftUnsaved")["message"]
     world.until(lambda: sorted(set(world.server.evicted)) == ["one-a1-0", "one-a1-1"])
     assert not read_requests(gang.run, 1)
@@ -301,16 +302,16 @@ def test_a_restart_goes_on_with_the_deadline_that_was_kept(world, monkeypatch):
     assert len(read_requests(gang.run, 1)) == 1
 
 
-def test_a_healer_that_changed_its_mind_evicts_nobody(world, monkeypatch):
-    monkeypatch.setattr(drains, "LEAST_SAVE_S", 2.0)
+def test_a_healer_that_changed_its_mind_evicts_nobody(world):
     gang = world.gang("one")
     world.cordon()
     world.request()
-    with world.owner(deadline_s=2.0) as owner:
+    with world.owner() as owner:
         world.asked(gang)
         world.server.remove("drainrequests", world.namespace, "drain-1")
         world.until(lambda: not owner.busy())
-        time.sleep(2.5)  # beyond the deadline that it had
+        world.ahead_s = 61.0  # beyond the deadline that it had
+        time.sleep(0.6)
         assert world.server.evicted == []
         assert pods(world) == {"one-a1-0", "one-a1-1"}
 
@@ -382,11 +383,10 @@ def test_ack_gets_its_approval_once_the_gang_saved_and_left(world):
     assert ACK_TAINT["key"] in {taint["key"] for taint in spec["taints"]}, "the provider's taint is the provider's"
 
 
-def test_a_person_who_answers_ack_first_ends_the_request(world, monkeypatch):
-    monkeypatch.setattr(drains, "LEAST_SAVE_S", 1.0)
+def test_a_person_who_answers_ack_first_ends_the_request(world):
     gang = world.gang("one")
     world.inquire()
-    with world.owner("ack", deadline_s=1.0) as owner:
+    with world.owner("ack") as owner:
         world.asked(gang)
         world.label(None)
         world.until(lambda: not owner.busy())

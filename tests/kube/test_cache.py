@@ -57,6 +57,7 @@ def test_it_follows_changes_and_deletions(fake_api, cache):
     until(lambda: kept.values() == ("{'a': '2'}",))
     fake_api.remove("nodes", "", "n1")
     until(lambda: kept.values() == ())
+    until(lambda: len(seen) == 3)
     assert seen == [("added", "n1"), ("modified", "n1"), ("deleted", "n1")]
     assert fake_api.asked("GET", "/nodes?limit") == 1
 
@@ -104,9 +105,11 @@ def test_a_stream_that_ended_and_opened_again_in_silence_is_fresh(fake_api, cach
     fake_api.put("nodes", node("n1"))
     kept = cache(stale_s=0.3)
     kept.values()
+    fake_api.put("nodes", node("n2"))
+    until(lambda: kept.get("n2"))  # the stream is open
     fake_api.fail("GET", "watch=true", 503, times=1)
     fake_api.end_streams()
-    until(lambda: fake_api.faults[0].times == 0)
+    until(lambda: fake_api.asked("GET", "watch=true") == 3 and kept._watch.trouble is None)
     end = time.monotonic() + 0.8
     while time.monotonic() < end:
         assert not raised(kept)

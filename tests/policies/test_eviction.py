@@ -25,8 +25,13 @@ BOUNDS = EvictionBounds(deadline_s=120.0, leave_s=10.0, grace_s=30.0, refused_fo
     ],
 )
 def test_every_wait_of_an_eviction_is_bounded(after_s, alive, committed_s, evicted_s, move):
-    look = EvictionLook(after_s=after_s, alive=alive, committed_s=committed_s, evicted_s=evicted_s)
+    look = EvictionLook(after_s=after_s, alive=alive, committed_s=committed_s, evicted_s=evicted_s, tried=True)
     assert next_move(look, BOUNDS) == move
+
+
+def test_an_evictor_that_stood_still_beyond_its_time_tries_once_before_it_gives_up():
+    assert next_move(EvictionLook(after_s=900.0, alive=4), BOUNDS) == "evict"
+    assert next_move(EvictionLook(after_s=900.0, alive=4, committed_s=45.0), BOUNDS) == "evict"
 
 
 def ends(*codes, step=9):

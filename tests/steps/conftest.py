@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -110,6 +110,7 @@ class Stage:
     trouble: list[BaseException] = field(default_factory=list)
     told: dict[str, str] = field(default_factory=dict)
     _begun: set[int] = field(default_factory=set)
+    _struck: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.store.mkdir(parents=True)
@@ -166,6 +167,10 @@ class Stage:
         return found["metadata"].get("annotations") or {}
 
     def node(self, name: str, *conditions: dict[str, str]) -> None:
+        with self.api.changed:  # no write of a step comes between the look and ours
+            self._put_node(name, conditions)
+
+    def _put_node(self, name: str, conditions: Sequence[dict[str, str]]) -> None:
         ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": stamp(), "lastTransitionTime": stamp()}
         found = [one for one in self.api.find("nodes") if one["metadata"]["name"] == name]
         one = (
@@ -192,7 +197,7 @@ class Stage:
             "RERAIL_NAMESPACE": TEAM,
             "RERAIL_WORKFLOW": "w1",
             "RERAIL_WORKFLOW_UID": "u1",
-            "RERAIL_DEADLINE_S": "5",
+            "RERAIL_DEADLINE_S": "60",
             "RERAIL_TERMINATION_LOG": str(self.folder / "termination-log"),
             "RERAIL_OUTPUTS": str(self.outputs),
             "ARGO_PROGRESS_FILE": str(self.folder / "progress"),
@@ -318,7 +323,8 @@ class Stage:
         if requests:
             self._save(attempt, first + 16, "request", answers=tuple(one.id for _, one in requests))
             self._leave(attempt, pods, 85)
-        elif fault == "xid":
+        elif fault == "xid" and attempt not in self._struck:
+            self._struck.add(attempt)
             self.node(pods[0]["spec"]["nodeName"], XID)
         elif fault == "lost":
             self._leave(attempt, pods, 1)

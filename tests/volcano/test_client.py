@@ -165,9 +165,17 @@ def test_every_other_end_of_a_wait_is_named(client, fake_api, make_job):
     set_phase(fake_api, job.name, "Failed")
     with pytest.raises(ConditionError, match="is 'Failed'; from there Running is not reached"):
         client.wait(VolcanoJob, job.name, {"Running"}, timeout_s=20, fail_on={"Failed", "Terminated"})
-    threading.Timer(0.2, fake_api.remove, ("jobs", "team", job.name)).start()
+    watches = fake_api.asked("GET", "watch=true")
+
+    def remove() -> None:
+        eventually(lambda: fake_api.asked("GET", "watch=true") > watches)
+        fake_api.remove("jobs", "team", job.name)
+
+    thread = threading.Thread(target=remove)
+    thread.start()
     with pytest.raises(NotFoundError, match="was deleted while Completed was awaited; its phase was 'Failed'"):
         client.wait(VolcanoJob, job.name, {"Completed"}, timeout_s=20)
+    thread.join()
 
 
 def test_a_wait_survives_what_a_watch_survives(client, fake_api, fake_module, make_job):
