@@ -7,9 +7,11 @@ from rerail.plugins.drill.world import PCI, World
 from rerail.plugins.nodes.local import QUARANTINED
 from rerail.plugins.report.document import Report
 from rerail.policies.errors import RefusedError
+from rerail.policies.manifest import Manifest
 
 _FAULTS_OF_A_FLAP = 3
 _MINUTE_S = 60.0
+_TOUCHED_S = 0.25
 
 
 def _xid(pci: str, text: str) -> str:
@@ -29,10 +31,15 @@ def _double_bit(pci: str, pid: int) -> str:
 
 
 def _gpu(world: World) -> None:
-    world.wait_commit(MIDDLE)
-    node, pci, _ = world.place_of(1)
-    world.kernel_lines(node, _lost(pci))
-    world.kill_rank(1, note=f"XID 79 on {node}: rank 1 died")
+    commit = world.wait_commit(MIDDLE)
+    node, pci, pid = world.place_of(1)
+    world.kernel_lines(node, _lost(pci), at_s=_soon_after(commit, node))
+    world.kill(pid, note=f"XID 79 on {node}: rank 1 died")
+
+
+def _soon_after(commit: Manifest, node: str) -> float:
+    """A fault of the node so close to its part of the commit that this may be touched, however slow the drill is."""
+    return max(one.at_s for one in commit.snapshots if one.node == node) + _TOUCHED_S
 
 
 def _check_gpu(report: Report, world: World) -> list[str]:
@@ -63,13 +70,13 @@ def _check_node(report: Report, world: World) -> list[str]:
 
 
 def _ecc_double(world: World) -> None:
-    world.wait_commit(MIDDLE)
+    commit = world.wait_commit(MIDDLE)
     node, pci, pid = world.place_of(1)
-    world.kernel_lines(node, _double_bit(pci, pid))
-    world.kernel_lines(
-        node, _xid(pci, f"63, pid={pid}, name=python, Row Remapper: New row (0x000000001a2b3c40) marked for remapping")
-    )
-    world.kill_rank(1, note=f"XID 48 and 63 on {node}: rank 1 died of a double-bit error")
+    at_s = _soon_after(commit, node)
+    world.kernel_lines(node, _double_bit(pci, pid), at_s=at_s)
+    remapped = f"63, pid={pid}, name=python, Row Remapper: New row (0x000000001a2b3c40) marked for remapping"
+    world.kernel_lines(node, _xid(pci, remapped), at_s=at_s)
+    world.kill(pid, note=f"XID 48 and 63 on {node}: rank 1 died of a double-bit error")
 
 
 def _check_ecc_double(report: Report, world: World) -> list[str]:
@@ -84,11 +91,11 @@ def _check_ecc_double(report: Report, world: World) -> list[str]:
 
 
 def _ecc_uncontained(world: World) -> None:
-    world.wait_commit(MIDDLE)
+    commit = world.wait_commit(MIDDLE)
     node, pci, pid = world.place_of(1)
     line = f"95, pid={pid}, name=python, Uncontained: LTC TAG (0x2,0x0). RST: Yes, D-RST: No"
-    world.kernel_lines(node, _xid(pci, line))
-    world.kill_rank(1, note=f"XID 95 on {node}: the error may have reached anything, and rank 1 died")
+    world.kernel_lines(node, _xid(pci, line), at_s=_soon_after(commit, node))
+    world.kill(pid, note=f"XID 95 on {node}: the error may have reached anything, and rank 1 died")
 
 
 def _check_ecc_uncontained(report: Report, world: World) -> list[str]:
@@ -126,13 +133,14 @@ def _check_driver(report: Report, world: World) -> list[str]:
 
 def _storm(world: World) -> None:
     """One fault, told fourteen times: at once, and again while the run goes on, with stamps minutes apart."""
-    world.wait_commit(MIDDLE)
-    node, pci, _ = world.place_of(1)
+    commit = world.wait_commit(MIDDLE)
+    node, pci, pid = world.place_of(1)
     other = world.place_of(2)[0]
+    at_s = _soon_after(commit, node)
     teardown = [_xid(where, "45, pid=4711, name=python, Ch 00000008") for where in PCI]
-    world.kernel_lines(node, _lost(pci), *teardown, ahead_s=(0, _MINUTE_S, 2 * _MINUTE_S))
-    world.kernel_lines(other, *teardown, ahead_s=(3 * _MINUTE_S, 4 * _MINUTE_S))
-    world.kill_rank(1, note=f"XID 79 on {node}, the first of fourteen reports")
+    world.kernel_lines(node, _lost(pci), *teardown, at_s=at_s, ahead_s=(0, _MINUTE_S, 2 * _MINUTE_S))
+    world.kernel_lines(other, *teardown, at_s=at_s, ahead_s=(3 * _MINUTE_S, 4 * _MINUTE_S))
+    world.kill(pid, note=f"XID 79 on {node}, the first of fourteen reports")
     world.wait_for("the next attempt to train", lambda: _trains_again(world))
     again = [_lost(pci), *teardown, _lost(pci), *teardown]
     world.kernel_lines(node, *again, ahead_s=[(5 + index) * _MINUTE_S for index in range(len(again))])

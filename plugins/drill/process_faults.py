@@ -161,7 +161,7 @@ PROCESS_FAULTS = (
         inject=_note_hang,
         check=_check_hang,
         environment=_hang_environment,
-        policy=PATIENT.model_copy(update={"hang_after_s": 4.0}),
+        policy=PATIENT.model_copy(update={"hang_after_s": 12.0}),
     ),
     Scenario(
         name="app-error",

@@ -191,6 +191,11 @@ class World:
         self._signal(self.processes(RANK=str(rank)), signal.SIGKILL)
         self.fault(note)
 
+    def kill(self, pid: int, *, note: str) -> None:
+        """SIGKILL one process that was found before, and say so."""
+        self._signal((pid,), signal.SIGKILL)
+        self.fault(note)
+
     def kill_node(self, node: str, *, note: str) -> None:
         """SIGKILL every process of ``node``: launch and ranks, without a farewell."""
         self._signal(self.processes(RERAIL_NODE=node), signal.SIGKILL)
@@ -209,15 +214,16 @@ class World:
             except ProcessLookupError:
                 continue
 
-    def kernel_lines(self, node: str, *texts: str, ahead_s: Sequence[float] = ()) -> None:
+    def kernel_lines(self, node: str, *texts: str, at_s: float | None = None, ahead_s: Sequence[float] = ()) -> None:
         """Append lines to the kernel log of ``node`` in one write, stamped as the kernel does.
 
         Args:
             node: Whose log.
             texts: The lines without their stamp.
-            ahead_s: How far each line's stamp lies after now, seconds; now where it is not given.
+            at_s: When the kernel wrote them, epoch seconds; now where it is not given.
+            ahead_s: How far each line's stamp lies after that, seconds; nothing where it is not given.
         """
-        now_s = time.time()
+        now_s = time.time() if at_s is None else at_s
         lines = []
         for index, text in enumerate(texts):
             at_s = now_s + (ahead_s[index] if ahead_s else 0.0)

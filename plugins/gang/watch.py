@@ -184,6 +184,7 @@ class Watch:
             if not self._unseen:
                 self.log(f"gang {state.gang.name} cannot be seen now, and is left as it is: {error}")
             self._unseen = True
+            self._waits_since = None  # it may have been placed meanwhile: it waits anew
             return None
         if self._unseen:
             self.log(f"gang {state.gang.name} is seen again")

@@ -25,6 +25,8 @@ Change = Literal["added", "modified", "deleted", "synced"]
 SILENCE_MARGIN_S: Final = 5.0
 """How much longer than the watch's own end the stream may be silent before it counts as broken."""
 
+_LONG_S: Final = 5.0
+"""After an outage of more than this, all is listed: a stream tells what was missed bit by bit."""
 _LIVELY_S: Final = 1.0
 """A stream that ends sooner, without an event, is a failure: opening it again at once would be a storm."""
 
@@ -145,7 +147,10 @@ class Watch:
 
     def _survive(self, error: TransientError, failures: int) -> None:
         """Tell of a failure and pause; a first expiry costs no pause, a server that always says 410 does."""
-        self._trouble = error, self._trouble[1] if self._trouble else self._api.clock()
+        now_s = self._api.clock()
+        self._trouble = error, self._trouble[1] if self._trouble else now_s
+        if now_s - self._trouble[1] > _LONG_S:
+            self._list_at = now_s
         if self._on_trouble is not None:
             self._on_trouble(error)
         if failures:

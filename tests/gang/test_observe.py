@@ -16,6 +16,7 @@ from rerail.plugins.gang.clusters import observed
 from rerail.plugins.gang.ledger import append, newest_entry
 from rerail.plugins.gang.observing import Observer
 from rerail.plugins.nodes.local import LocalNodes
+from rerail.plugins.trainer import processes
 from rerail.plugins.volcano import VolcanoClient
 from rerail.policies import keys
 from rerail.policies.documents import RunDoc
@@ -32,15 +33,16 @@ def everything(folder):
 
 def test_what_nobody_drives_is_said_and_left_as_it_is(world, wait_for):
     world.create()
-    world.plan({"1.1": [10, 0]})
+    world.plan({"1.1": [7, 0]})
     supervisor = world.supervise()
-    wait_for((world.root / "store/run" / keys.manifest(1, 5)).exists)
-    wait_for(lambda: world.ups() == ["1.0", "1.1"])
+    wait_for(lambda: newest_entry(world.run) and newest_entry(world.run).state.phase == "running")
+    step = world.trainer / "step.1.0"
+    wait_for(lambda: step.exists() and step.read_text() == "8")
+    # Rank 0 waits for rank 1 now: nothing writes any more.
     supervisor.kill()
     supervisor.wait()
     for found in world.backend().processes_on("n2"):
-        os.kill(found.pid, signal.SIGKILL)
-    # Rank 0 waits for rank 1 now: nothing writes any more.
+        processes.send_exactly(found.pid, found.started, signal.SIGKILL)
     pods = world.backend()
     wait_for(lambda: any(pod.phase == "gone" for pod in pods.view("run-a1").pods))
     said = []

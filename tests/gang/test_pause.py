@@ -1,7 +1,6 @@
 """`rerail pause` and `rerail resume` over a gang of real processes."""
 
 import json
-import os
 import signal
 
 import pytest
@@ -13,6 +12,7 @@ from rerail.plugins.gang.executor import Supervisor
 from rerail.plugins.gang.ledger import all_decisions, append, newest_entry
 from rerail.plugins.nodes.local import LocalNodes
 from rerail.plugins.nodes.pausing import LocalPause
+from rerail.plugins.trainer import processes
 from rerail.policies import keys
 from rerail.policies.documents import Pause
 from rerail.policies.recovery import DRILL_POLICY
@@ -40,7 +40,7 @@ def test_a_lost_node_is_only_noted_until_the_run_goes_on(world, wait_for):
     assert "the switch is being changed" in again["reason"], "the first pause stands"
     wait_for(lambda: newest_entry(world.run).state.paused)
     for found in world.backend().processes_on("n2"):
-        os.kill(found.pid, signal.SIGKILL)
+        processes.send_exactly(found.pid, found.started, signal.SIGKILL)
     wait_for(lambda: "held back" in newest_entry(world.run).state.paused)
     status = rerail("status", "run", "--store", world.store)
     assert "the switch is being changed" in status["paused"]

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ class Command:
 
     def __init__(self, api: Any, folder: Path) -> None:
         self.api, self.folder = api, folder
+        self.patience = Patience(request_s=20.0, total_s=0.3, first_pause_s=0.01)
         self.store = folder / "store"
         self.job = json.loads(json.dumps(JOB))
         spec = self.job["spec"]["tasks"][0]["template"]["spec"]
@@ -72,13 +74,13 @@ def command(cluster_api, make_rig, tmp_path, monkeypatch) -> Command:
     make_rig("vcjob")  # writes the kubeconfig
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     monkeypatch.delenv("RERAIL_STORE", raising=False)
-    patience = Patience(request_s=1.0, total_s=0.3, first_pause_s=0.01)
+    made = Command(cluster_api, tmp_path)
 
     def connect(kubeconfig: Any = None, *, namespace: str | None = None) -> VolcanoClient:
-        return VolcanoClient(KubeApi.connect(kubeconfig, namespace=namespace, patience=patience))
+        return VolcanoClient(KubeApi.connect(kubeconfig, namespace=namespace, patience=made.patience))
 
     monkeypatch.setattr(VolcanoClient, "connect", connect)
-    return Command(cluster_api, tmp_path)
+    return made
 
 
 @pytest.fixture(params=["vcjob", "podgroup"])
@@ -121,6 +123,7 @@ def test_an_api_server_that_does_not_answer_is_given_up_with_a_word(command, bac
 
 
 def test_an_api_server_that_hangs_is_given_up_with_a_word(command, backend):
+    command.patience = replace(command.patience, request_s=1.0)
     command.api.hang("GET", "/queues", times=999)
     assert "did not answer" in command.refused(ClusterUnreachableError, backend)
 

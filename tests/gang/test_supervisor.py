@@ -1,11 +1,11 @@
 import json
-import os
 import signal
 
 from rerail.plugins.checkpoint.attempts import seal_attempt, start_attempt
 from rerail.plugins.checkpoint.commit import read_manifest
 from rerail.plugins.checkpoint.notes import read_marks
 from rerail.plugins.gang.ledger import all_decisions
+from rerail.plugins.trainer import processes
 from rerail.policies import keys
 from rerail.policies.documents import Seal
 from rerail.policies.supervisor.state import Suspicion
@@ -55,7 +55,7 @@ def test_a_lost_node_is_left_out_of_the_next_gang(world, wait_for):
     supervisor = world.supervise()
     wait_for(lambda: committed(world, 1, 5))
     for found in world.backend().processes_on("n2"):
-        os.kill(found.pid, signal.SIGKILL)
+        processes.send_exactly(found.pid, found.started, signal.SIGKILL)
     code, said = end_of(supervisor, world)
     assert code == 0, said
     state = all_decisions(world.run)[-1].state
@@ -114,7 +114,7 @@ def test_without_the_store_a_node_is_marked_and_a_dead_gang_ended_but_nothing_is
     wait_for(lambda: "going on without it" in world.said())
     before = world.decisions()
     for found in world.backend().processes_on("n2"):
-        os.kill(found.pid, signal.SIGKILL)
+        processes.send_exactly(found.pid, found.started, signal.SIGKILL)
     node = world.root / "nodes/n2/node.json"
     wait_for(lambda: "rerail.dev/quarantined" in node.read_text())
     backend = world.backend()

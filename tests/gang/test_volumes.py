@@ -65,7 +65,7 @@ def world(cluster_api, tmp_path, monkeypatch) -> Iterator[World]:
         monkeypatch.setitem(fake.KNOWN, plural, (group, kind))
     path = tmp_path / "kubeconfig"
     path.write_text(fake.kubeconfig(cluster_api.url))
-    patience = Patience(request_s=2.0, total_s=0.2, first_pause_s=0.01, longest_pause_s=0.05)
+    patience = Patience(request_s=20.0, total_s=0.2, first_pause_s=0.01, longest_pause_s=0.05)
     kube = KubeApi.connect(path, namespace=TEAM, patience=patience)
     yield World(cluster_api, kube)
     kube.close()

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -11,6 +11,13 @@ from rerail.plugins.kube.watch import Watch, WatchEvent
 from rerail.policies.errors import ClusterUnreachableError, ForbiddenError, NotInstalledError, RerailError
 
 DEADLINE_S = 20.0
+
+
+def until(test: Callable[[], object]) -> None:
+    end = time.monotonic() + DEADLINE_S
+    while not test():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def pod(name: str, **more: object) -> dict:
@@ -165,6 +172,25 @@ def test_a_watch_goes_on_from_a_bookmark_where_history_before_it_is_gone(read, f
     fake_api.put("pods", pod("b"))
     reader.wait(("added", "b"))
     assert fake_api.asked("GET", "limit=") == 1
+
+
+def test_after_a_long_outage_all_is_listed_before_changes_are_told(read, fake_api, kube, monkeypatch):
+    ahead = [0.0]
+    monkeypatch.setattr(kube, "clock", lambda: time.monotonic() + ahead[0])
+    reader = read(relist_s=10_000.0)
+    reader.wait(("synced", ""))
+    fake_api.put("pods", pod("a"))
+    reader.wait(("added", "a"))
+    fake_api.fail("GET", "watch=true", 503, times=1_000_000)
+    fake_api.end_streams()
+    until(lambda: reader.watch.trouble is not None)
+    ahead[0] = 9.0
+    asked = fake_api.asked("GET", "watch=true")
+    until(lambda: fake_api.asked("GET", "watch=true") > asked + 1)
+    fake_api.faults.clear()
+    fake_api.put("pods", pod("b"))
+    reader.wait(("added", "b"))
+    assert fake_api.asked("GET", "limit=") > 1
 
 
 def test_labels_and_names_select_on_the_server(read, fake_api):

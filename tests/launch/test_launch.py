@@ -68,7 +68,8 @@ def test_a_rank_that_fails_is_reported_at_once_with_its_error_and_the_others_go_
     assert (reports[0].pod, reports[0].node, reports[0].ready_for) == ("run-a1-0", "n1", None)
     assert not dead(int(pod.up(1, 0)["pid"]))
     pod.go(1, 0)
-    assert dead(int(pod.up(1, 1)["helper"])), "what a dead rank started would go on using its devices"
+    helper = int(pod.up(1, 1)["helper"])
+    wait_for(lambda: dead(helper))  # what a dead rank started would go on using its devices
 
 
 def test_killed_rank_is_137_in_the_report(launches, orders, wait_for):
@@ -125,7 +126,7 @@ def test_after_a_rank_failed_orders_are_looked_for_more_often(launches, orders, 
     pod.up(1, 0)
     wait_for(lambda: orders.reports(1))
     orders.seal(2, "run-a1", "in-place")
-    wait_for(lambda: orders.reports(2), within_s=10)
+    wait_for(lambda: orders.reports(2), within_s=16)  # 20 s without the hurry
 
 
 class SlowToDie:
@@ -158,7 +159,7 @@ class SlowToDie:
 def test_in_place_the_rank_that_broke_the_group_may_say_why_before_it_is_ended(orders):
     names = {"RERAIL_RUN": "run", "RERAIL_STORE": "unused", "RERAIL_GANG": "run-a1", "RERAIL_POLL_S": "0.01"}
     orders.open(1, "run-a1")
-    slowed = Launch(Settings.from_env(names), orders.run, SlowToDie(orders), clock=lambda: time.monotonic() / 10)
+    slowed = Launch(Settings.from_env(names), orders.run, SlowToDie(orders), clock=lambda: time.monotonic() / 100)
     assert slowed.live() == 86
     said = [end.error for report in orders.reports(1) for end in report.exits]
     assert said == ["ConnectionError: a rank closed its connection", "ValueError: bad batch"]

@@ -3,7 +3,7 @@
 import importlib.util
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -18,6 +18,7 @@ from rerail.plugins.gang.pods import PodMemory
 from rerail.plugins.gang.vcjob import VcjobBackend
 from rerail.plugins.kube.api import Patience
 from rerail.plugins.volcano import VolcanoClient
+from rerail.policies.errors import ClusterUnreachableError
 from rerail.policies.recovery import RecoveryPolicy
 from rerail.policies.supervisor.state import GangSpec, PodSpec
 from rerail.policies.workloads.fanout import as_rank
@@ -58,6 +59,10 @@ def load() -> ModuleType:
         sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
     return sys.modules[name]
+
+
+def versions(ones: Iterable[dict[str, Any]]) -> set[tuple[str, str]]:
+    return {(one["metadata"]["name"], one["metadata"]["resourceVersion"]) for one in ones}
 
 
 @dataclass
@@ -132,6 +137,23 @@ class Rig:
         """The body of an answer that refuses."""
         return dict(load().status(code, message, reason))
 
+    def level(self) -> None:
+        """Wait until the backend's watches have what the API server has, unless it is told to fail."""
+        if any(one.method == "GET" and one.times > 0 for one in self.api.faults):
+            return
+        watch = self.backend.watch
+        caches = {"podgroups": watch._groups, **({"jobs": watch._jobs} if watch._jobs else {})}
+
+        def so() -> bool:
+            try:
+                seen = {plural: cache.values() for plural, cache in caches.items()}
+                seen["pods"] = [pod for pods in watch.snapshot().pods.values() for pod in pods]
+            except ClusterUnreachableError:
+                return False
+            return all(versions(ones) == versions(self.api.find(plural)) for plural, ones in seen.items())
+
+        self.until(so)
+
     def wait_phase(self, number: int, phase: str) -> Any:
         """Wait until a pod is seen in a phase; returns how it is seen."""
         self.until(lambda: (pods := self.view().pods) and pods[number].phase == phase)
@@ -194,7 +216,7 @@ class Rig:
 def start(fake: Any, folder: Path, kind: str, *, ready: dict[str, bool], clock: Time) -> VcjobBackend | PodGroupBackend:
     path = folder / "kubeconfig"
     path.write_text(load().kubeconfig(fake.url))
-    patience = Patience(request_s=1.0, total_s=0.3, first_pause_s=0.01, longest_pause_s=0.1)
+    patience = Patience(request_s=20.0, total_s=0.3, first_pause_s=0.01, longest_pause_s=0.1)
     client = VolcanoClient.connect(path, patience=patience)
     workload = read_workload(JOB, "job.yaml")
     watch = GangWatch("run", client, with_jobs=kind == "vcjob", memory=PodMemory(node_ready=ready.get), clock=clock)
