@@ -70,7 +70,7 @@ cluster-test-full: $(VENV)/.dev ## Test on the cluster, all cases
 # What needs a cluster, on one that is brought up for it and removed again, whatever happens.
 cluster-stage: $(VENV)/.dev
 	@$(RIG) check || { echo "SKIPPED the cluster's stage: see the line above for what this machine lacks"; exit 0; }; \
-	$(RIG) up --nodes $(CLUSTER_NODES) || exit 1; \
+	$(RIG) up --nodes $(CLUSTER_NODES) || { $(RIG) down; exit 1; }; \
 	failed=0; \
 	RERAIL_TEST_KUBECONFIG=$(KUBECONFIG_OF_TESTS) $(BIN)/pytest -m cluster --ignore=tests/cluster || failed=1; \
 	RERAIL_CLUSTER=sample $(BIN)/pytest -n 2 tests/cluster || failed=1; \

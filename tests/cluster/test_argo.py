@@ -110,7 +110,7 @@ def test_a_workflow_that_is_wrong_is_refused_with_the_reason(cluster, argo):
 
 @pytest.mark.alone
 def test_a_controller_that_is_killed_loses_nothing_and_doubles_nothing(cluster, argo):
-    first = step("first", cluster.image, "import time; time.sleep(5); open('/tmp/word', 'w').write('kept')")
+    first = step("first", cluster.image, "import time; time.sleep(30); open('/tmp/word', 'w').write('kept')")
     first["outputs"] = {"parameters": [{"name": "word", "valueFrom": {"path": "/tmp/word"}}]}
     second = step("second", cluster.image, "", inputs={"parameters": [{"name": "word"}]})
     made = {"name": "word", "value": "{{tasks.first.outputs.parameters.word}}"}

@@ -70,6 +70,7 @@ print(line.recv(100).decode())
     assert ended["spec"]["nodeName"] != pods.get("rank-0")["spec"]["nodeName"]
 
 
+@pytest.mark.alone
 def test_gpus_are_counted(cluster, pods):
     each, count = cluster.gpus(), len(cluster.ready_nodes())
     for number in range(count):

@@ -67,8 +67,9 @@ def pre_evict(gang: Gang, *, deadline_s: float, refused_for_s: float, takeover_s
         return PreEvict(gang.run, target, pods, bounds, "a test", takeover_s=takeover_s).perform()
 
 
-TRIALS = 10
-ROUNDS = range(5 if os.environ.get("RERAIL_CLUSTER") == "full" else 1)
+FULL = os.environ.get("RERAIL_CLUSTER") == "full"
+TRIALS = 10 if FULL else 5
+ROUNDS = range(5 if FULL else 1)
 HASTY_S = 0.4
 """A deadline within which no save is sure to come."""
 
@@ -79,7 +80,7 @@ def test_every_eviction_comes_after_the_commit_or_at_the_deadline_and_nothing_is
     seed = secrets.randbits(32)
     print(f"round {number}, seed {seed}")
     moment = random.Random(seed)
-    gang.start(traced(gang, delay_s=0.3))
+    gang.start(traced(gang, delay_s=0.6))
     found: list[Evicted] = []
     for attempt in range(1, TRIALS + 1):
         gang.wait_step(moment.randint(1, 3), attempt)
@@ -135,7 +136,7 @@ def test_a_gang_that_hangs_is_evicted_as_a_whole_at_the_deadline(gang, baseline)
 
 @pytest.mark.alone
 def test_a_drained_node_is_empty_and_its_gang_lost_nothing(cluster, gang, baseline):
-    gang.start(traced(gang))
+    gang.start(traced(gang, delay_s=0.3))
     gang.wait_step(MIDDLE)
     node = str(gang.pods()[-1]["spec"]["nodeName"])
     try:
@@ -198,7 +199,7 @@ def test_one_member_is_taken_away_and_all_save_and_all_leave(cluster, gang, base
 @full
 @pytest.mark.alone
 def test_a_node_that_is_announced_to_go_is_left_before_and_kept_free(cluster, gang, baseline):
-    gang.start(traced(gang))
+    gang.start(traced(gang, delay_s=0.3))
     gang.wait_step(MIDDLE)
     node = str(gang.pods()[-1]["spec"]["nodeName"])
     try:

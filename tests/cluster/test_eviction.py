@@ -13,7 +13,7 @@ from rig.training import DEADLINE_S, MIDDLE, Gang, finished, traced
 pytestmark = pytest.mark.alone
 
 REPLICAS = 4
-SHORT_S = 6
+SHORT_S = 20
 """The other job is over long before the training gang has waited too long."""
 
 

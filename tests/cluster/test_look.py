@@ -27,7 +27,7 @@ def rerail(gang: Gang, *words: str) -> str:
 def test_a_run_is_found_by_its_pods(gang: Gang, tmp_path):
     if gang.cluster.volcano == "none":
         pytest.skip("this cluster has no Volcano")
-    gang.start(traced(gang, steps=60))
+    gang.start(traced(gang, steps=60, delay_s=0.5))
     gang.wait_step(5)
     standing = json.loads(rerail(gang, "status", gang.name, "--output=json"))
     assert (standing["run"], standing["phase"], standing["attempt"]) == (gang.name, "running", 1)

@@ -79,7 +79,7 @@ def decide(word):
 
 
 def ended(argo, name, *phases):
-    document = argo.wait(name, *phases)
+    document = argo.wait(name, *phases, deadline_s=400)
     return document, {node["name"].removeprefix(f"{name}."): node for node in argo.whole_nodes(name)}
 
 

@@ -46,7 +46,7 @@ def test_pods_come_only_after_the_group_is_inqueue(gangs):
 def test_a_gang_runs_and_completes_with_its_names_labels_and_plugins(gangs):
     say = "import os; print(os.environ['VC_TASK_INDEX'], os.environ['VK_TASK_INDEX'], os.environ['VC_RANK_HOSTS'])"
     plugins = {"env": [], "svc": ["--publish-not-ready-addresses=true", "--disable-network-policy=true"]}
-    job = gangs.submit("gang", 2, f"{say}; import time; time.sleep(4)", plugins=plugins)
+    job = gangs.submit("gang", 2, f"{say}; import time; time.sleep(25)", plugins=plugins)
     pods = gangs.wait_pods(job, 2, "Running")
     running = gangs.phase("gang", "Running")
     group = gangs.group(running)
@@ -233,7 +233,7 @@ def test_a_command_sent_while_restarting_is_swallowed(gangs):
 def test_a_rank_that_exits_0_when_evicted_completes_the_job(gangs):
     rules = [policy("CompleteJob", "TaskCompleted"), policy("RestartJob", *LOSS)]
     gangs.run("gang", 1, ON_TERM.format(code=0), policies=rules, grace_s=20)
-    gangs.api.sleep(1)
+    gangs.listens("gang-rank-0")
     gangs.delete_pod("gang-rank-0")
 
     gangs.phase("gang", "Completed", fail_on=["Restarting", "Failed"])
@@ -243,7 +243,7 @@ def test_a_rank_that_exits_0_when_evicted_completes_the_job(gangs):
 def test_a_rank_that_fails_when_evicted_fires_pod_failed_first(gangs):
     rules = [policy("TerminateJob", "PodFailed"), policy("RestartJob", "PodEvicted")]
     gangs.run("gang", 1, ON_TERM.format(code=75), policies=rules, grace_s=20)
-    gangs.api.sleep(1)
+    gangs.listens("gang-rank-0")
     gangs.delete_pod("gang-rank-0")
 
     gangs.phase("gang", "Terminated", fail_on=["Restarting", "Failed"])

@@ -34,7 +34,8 @@ def test_a_gang_is_placed_whole_or_not_at_all(gangs):
     group = gangs.group(large)
     assert group is not None
     assert (group.phase, group.unschedulable.reason) == ("Inqueue", "NotEnoughResources")
-    assert (gangs.job("large").phase, gangs.job("large").status.pending) == ("Pending", 5)
+    gangs.cluster.wait("all are counted", lambda: gangs.job("large").status.pending == 5)
+    assert gangs.job("large").phase == "Pending"
 
     small = gangs.run("small", 4)
     assert len(placed(gangs, small)) == 4
@@ -388,13 +389,13 @@ def plain_pod(gangs: Gangs, name: str, **annotations: str) -> None:
 def test_plain_pods_join_a_group_and_are_bound_together(gangs):
     group = PodGroup.from_dict({"metadata": {"name": "steps"}, "spec": {"minMember": 2, "queue": "default"}})
     gangs.client.create(group)
-    gangs.client.wait(PodGroup, "steps", {"Inqueue"}, timeout_s=30, poll_s=1)
+    gangs.client.wait(PodGroup, "steps", {"Inqueue"}, timeout_s=120, poll_s=1)
     plain_pod(gangs, "step-0", **{"scheduling.k8s.io__group_name": "steps"})
     gangs.cluster.wait("one is too few", lambda: gangs.client.get(PodGroup, "steps").phase == "Inqueue")
     gangs.holds("it waits", lambda: "nodeName" not in gangs.api.get(PODS, "step-0")["spec"], 3)
     plain_pod(gangs, "step-1", **{"scheduling.k8s.io__group_name": "steps"})
-    gangs.client.wait(PodGroup, "steps", {"Running"}, timeout_s=30, poll_s=1)
-    done = gangs.client.wait(PodGroup, "steps", {"Completed"}, timeout_s=30, poll_s=1)
+    gangs.client.wait(PodGroup, "steps", {"Running", "Completed"}, timeout_s=120, poll_s=1)
+    done = gangs.client.wait(PodGroup, "steps", {"Completed"}, timeout_s=120, poll_s=1)
 
     assert done.status.succeeded == 2
 

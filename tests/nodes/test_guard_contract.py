@@ -1,5 +1,6 @@
 """What every guard keeps: a locked file of one machine, and a ConfigMap of a cluster."""
 
+import secrets
 import threading
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def shared(request, tmp_path):
         yield ClusterWorld(request.getfixturevalue("kube"), "team")
     else:
         api = request.getfixturevalue("real_api")
-        name = f"rerail-guard-test-{threading.get_native_id()}-{id(request) % 10**6}"
+        name = f"rerail-guard-test-{secrets.token_hex(4)}"
         try:
             api.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         except AlreadyExistsError:

@@ -14,7 +14,7 @@ import pytest
 
 from rig import layout, machines
 
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 EVERY_POD = ("get", "pods", "-A", "-o", "wide")
 
 

@@ -4,6 +4,7 @@ import base64
 import json
 import secrets
 import ssl
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,9 @@ TOKENS = STATE / "tokens.csv"
 CERTIFICATES = STATE / "certificates"
 CA = CERTIFICATES / "apiserver.crt"
 """The API server signs for itself."""
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
+TRIES, PAUSE_S = 5, 2.0
+OVERLOADED = (0, 429, 500, 503, 504)
 ABSENT, CONFLICT = 404, 409
 
 COMPONENTS = ("kube-controller-manager", "kube-scheduler", "coredns", "volcano-controllers", "volcano-scheduler")
@@ -110,12 +113,18 @@ class Api:
         return json.loads(text) if text[:1] == b"{" else text.decode()
 
     def create(self, path: str, body: Mapping[str, Any]) -> None:
-        """Create an object; one that is there already is left as it is."""
-        try:
-            self.call("POST", path, body)
-        except UnansweredError as error:
-            if error.code != CONFLICT:
-                raise
+        """Create an object; one that is there already is left as it is. A server that is busy is asked again."""
+        for left in reversed(range(TRIES)):
+            try:
+                self.call("POST", path, body)
+            except UnansweredError as error:
+                if error.code == CONFLICT:
+                    return
+                if not left or error.code not in OVERLOADED:
+                    raise
+            else:
+                return
+            time.sleep(PAUSE_S)
 
     def get(self, path: str) -> Any:
         """An object, or an empty document while it cannot be had."""

@@ -74,5 +74,19 @@ def end_all() -> None:
         time.sleep(0.05)
     for root in hierarchies():
         for folder, _, _ in os.walk(root / SPACE, topdown=False):
-            with contextlib.suppress(FileNotFoundError):
-                Path(folder).rmdir()
+            _remove(Path(folder), deadline)
+
+
+def _remove(folder: Path, deadline: float) -> None:
+    """Remove a cgroup; a process that is still exiting is in no list and keeps it busy."""
+    while True:
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return

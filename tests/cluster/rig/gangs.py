@@ -17,11 +17,14 @@ from rig.access import Cluster
 
 SLOT = "rerail.test/slot"
 SLOTS_PER_NODE = 2
-WAIT_S = 60.0
+WAIT_S = 180.0
 HOLD_S = 3.0
 """How long a test looks that something does *not* happen: three sessions of the scheduler; twice that in full."""
 
-ON_TERM = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit({code})); time.sleep(600)"
+ON_TERM = (
+    "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit({code})); "
+    "print('listens', flush=True); time.sleep(600)"
+)
 """Leaves with this code when told to go."""
 SLEEP = ON_TERM.format(code=143)
 DEAF = "import time; time.sleep(600)"
@@ -118,6 +121,11 @@ class Gangs:
 
     def phase(self, name: str, *phases: str, fail_on: Sequence[str] = (), timeout_s: float = WAIT_S) -> VolcanoJob:
         return self.client.wait(VolcanoJob, name, phases, fail_on=fail_on, timeout_s=timeout_s, poll_s=2)
+
+    def listens(self, pod: str) -> None:
+        """Wait until a pod of ``ON_TERM`` hears SIGTERM: before that, process 1 ignores it."""
+        logs = ("logs", pod, "-n", self.namespace)
+        self.cluster.wait("it listens", lambda: "listens" in self.cluster.kubectl(*logs, check=False))
 
     def pods(self, job: str | VolcanoJob) -> dict[str, Any]:
         """The pods of a job by name."""
