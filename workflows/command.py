@@ -24,7 +24,7 @@ def render(
     ] = None,
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the overlays.")] = "rerail",
     image: Annotated[
-        str, typer.Option("--image", help="Image of Rerail's own steps. [default: rerail:<version>, of no registry]")
+        str, typer.Option("--image", help="Image of Rerail's own steps. [default: rerail:VERSION, of no registry]")
     ] = "",
     nodes: Annotated[
         bool,

@@ -82,7 +82,9 @@ WORK: Final = (
 )
 """What to run. Only the first step is told; later ones read it from the run's own document."""
 
-_RUN: Final = replace(RUN, description="Name of the run. One that exists is continued. Empty: the workflow's.")
+_RUN: Final = replace(
+    RUN, description="Name of the run. One that exists goes on with take-over. Empty: the workflow's."
+)
 
 SETTINGS: Final[tuple[Setting, ...]] = (
     STORE, _RUN, *WORK, DEADLINE, MAX_ATTEMPTS, TAKE_OVER, GUARD_NAMESPACE, CONTROL, *PLACE[3:]

@@ -51,8 +51,8 @@ CONTROL: Final = Setting(
 )
 RUN: Final = Setting(
     name="run",
-    description="Name of the run: small letters, digits and -, at most 52. One that exists is continued. Empty: the "
-    "manifest's name, else the workflow's.",
+    description="Name of the run: small letters, digits and -, at most 52. One that exists goes on with take-over. "
+    "Empty: the manifest's name, else the workflow's.",
 )
 IMAGE_OF_RANKS: Final = Setting(
     name="image", description="Image with your code and `pip install rerail`. Empty with a manifest."

@@ -34,7 +34,7 @@ def submit(
         str | None, typer.Option("--store", envvar="RERAIL_STORE", help="Store address. [default: the manifest's]")
     ] = None,
     run: Annotated[
-        str | None, typer.Option("--run", "-r", help="Name of the run; one that exists is continued.")
+        str | None, typer.Option("--run", "-r", help="Name of the run; one that exists goes on with take-over=true.")
     ] = None,
     param: Annotated[
         list[str] | None,

@@ -36,7 +36,7 @@ with Workflow(generate_name="llama-", entrypoint="pipeline", service_account_nam
             command=["python", "train.py", "--tokens", "s3://data/tokens"],
             replicas=4,
             gpus_per_replica=8,
-            queue="training",
+            queue="default",
             policy={"save_within_s": "90s"},
         )
         after = guarded_step(

@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
         seed: Annotated[int, typer.Option(help="Seed of parameters, order of samples and dropout.", min=0)] = 1,
         keep: Annotated[
             Path | None,
-            typer.Option(help="Keep everything below DIR/<drill>: store, kernel logs, logs, report.", metavar="DIR"),
+            typer.Option(help="Keep everything below DIR/DRILL: store, kernel logs, logs, report.", metavar="DIR"),
         ] = None,
         output: OutputOption = Output.TABLE,
     ) -> None:

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 RunOption = Annotated[
     str | None, typer.Argument(metavar="[RUN]", show_default=False, help="The run, or one of its gangs RUN-aN.")
 ]
-AllOption = Annotated[bool, typer.Option("--all", help="All runs of the cluster, or with --local of this machine.")]
+AllOption = Annotated[
+    bool,
+    typer.Option("--all", help="All runs that share a guard (--guard-namespace), or with --local of this machine."),
+]
 LocalOption = Annotated[bool, typer.Option("--local", help="With --all: the runs that this machine runs.")]
 StateOption = Annotated[
     Path | None,

@@ -99,7 +99,7 @@ def new(cluster: Cluster, argo: Argo, image: str, s3: None, tmp_path: Path) -> I
             "registry.example/rerail:0.1.0": cluster.image,
             "registry.example/llama:1": image,
             "s3://checkpoints/runs": store,
-            "--from-literal=AWS_ACCESS_KEY_ID=... --from-literal=...": literals,
+            "--from-literal=AWS_ACCESS_KEY_ID=... --from-literal=AWS_SECRET_ACCESS_KEY=...": literals,
         },
     )
     made = cluster.kubectl("get", "clusterrolebindings", "-o", "name").split()
@@ -188,7 +188,7 @@ def test_from_git(new: Newcomer, queue: str):
 def test_from_python(new: Newcomer, queue: str):
     new.installs()
     text = (EXAMPLES / "02-sdk/pipeline.py").read_text()
-    sizes = {"replicas=4": "replicas=2", "gpus_per_replica=8": "gpus_per_replica=0", '"training"': f'"{queue}"'}
+    sizes = {"replicas=4": "replicas=2", "gpus_per_replica=8": "gpus_per_replica=0", '"default"': f'"{queue}"'}
     for old, mine in {**new.instead, **sizes}.items():
         text = text.replace(old, mine)
     assert all(mine in text for mine in sizes.values())

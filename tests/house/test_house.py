@@ -1,6 +1,8 @@
 """The house itself: what is packaged, how long its modules are, and what its documents claim."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -71,3 +73,14 @@ def test_the_lock_names_no_host():
     text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     assert "://" not in text
     assert all(re.fullmatch(r"[a-z0-9._-]+==\S+", line) for line in text.splitlines())
+
+
+@pytest.mark.parametrize("package", ["typer", "kubernetes", "hera"])
+def test_a_package_that_is_not_installed_is_named_with_the_way_to_have_it(package):
+    code = f"import sys; sys.modules[{package!r}] = None; from rerail.plugins.cli.entry import main; main()"
+    words = ["render"] if package == "hera" else ["rights", "--for", "evict"]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (64, ""), done.stderr
+    assert f"this command needs '{package}'" in done.stderr
+    assert "pip install 'rerail[all]'" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -100,7 +100,7 @@ def test_a_run_in_git_has_a_fixed_name_and_a_manifest_that_is_read():
     assert "generateName" not in workflow["metadata"]
     given = {one["name"]: one["value"] for one in workflow["spec"]["arguments"]["parameters"]}
     workload = read_workload(parse_manifest(given["manifest"], "llama-8b.yaml"), "llama-8b.yaml", run=given["run"])
-    assert (workload.run, workload.world_size, workload.queue) == ("llama-8b", 32, "training")
+    assert (workload.run, workload.world_size, workload.queue) == ("llama-8b", 32, "default")
 
 
 @pytest.mark.parametrize(("name", "workflow"), list(submitted()), ids=[name for name, _ in submitted()])
