@@ -19,7 +19,7 @@ from rerail.policies.workloads.fanout import POD_LABEL
 OF_ARGO: Final = "workflows.argoproj.io/workflow"
 """Label of every pod of a Workflow."""
 
-_REPEATABLE: Final = ("resolve", "run", "open", "assess", "report")
+_REPEATABLE: Final = ("resolve", "run", "open", "assess", "report", "give-up", "say", "reap")
 _LIVE: Final = ("Pending", "Running", "Unknown")
 
 Obj = dict[str, Any]
@@ -73,7 +73,9 @@ def _may_repeat(pod: Obj) -> bool:
     """Whether it is a step of ours that may run twice at once."""
     for container in pod["spec"].get("containers") or []:
         words = [*(container.get("command") or []), *(container.get("args") or [])]
-        if words[-3:-1] == ["rerail", "step"] and words[-1] in _REPEATABLE:
+        at = words.index("rerail") if "rerail" in words else len(words)
+        command, *step = words[at + 1 : at + 3] or [""]
+        if command == "step" and step and step[0] in _REPEATABLE:
             return True
     return False
 

@@ -262,9 +262,9 @@ def step_pod(name, node, *words, deleted="2026-01-01T00:00:00Z", phase="Running"
 
 def test_a_step_on_a_lost_node_is_given_up_so_that_argo_starts_it_elsewhere(stage, step):
     stage.node("n4", {"type": "Ready", "status": "Unknown"})
-    (lost,) = (one for one in stage.api.find("nodes") if one["metadata"]["name"] == "n4")
-    lost["status"]["conditions"] = lost["status"]["conditions"][1:]
-    stage.api.put("nodes", lost)
+    (silent,) = (one for one in stage.api.find("nodes") if one["metadata"]["name"] == "n4")
+    silent["status"]["conditions"] = silent["status"]["conditions"][1:]
+    stage.api.put("nodes", silent)
     run = ("rerail", "step", "run")
     kept = (
         step_pod("on-a-sound-node", "n1", *run),
@@ -274,7 +274,14 @@ def test_a_step_on_a_lost_node_is_given_up_so_that_argo_starts_it_elsewhere(stag
         step_pod("may-not-run-twice", "n4", "rerail", "step", "node-release"),
         step_pod("the-users", "n4", "python", "step", "run"),
     )
-    for one in (step_pod("lost", "n4", *run), step_pod("on-a-node-that-is-gone", "n9", *run), *kept):
+    lost = {
+        "lost": ("n4", *run),
+        "on-a-node-that-is-gone": ("n9", *run),
+        "opens-after": ("n4", "rerail", "step", "open", "--after"),
+        "another-reaper": ("n4", "rerail", "step", "reap"),
+        "gives-up": ("n4", "rerail", "step", "give-up"),
+    }
+    for one in (*(step_pod(name, *words) for name, words in lost.items()), *kept):
         stage.api.put("pods", one)
     before = {one["metadata"]["name"]: one["status"] for one in kept}
     last = {}
@@ -284,7 +291,7 @@ def test_a_step_on_a_lost_node_is_given_up_so_that_argo_starts_it_elsewhere(stag
     assert step("reap") == 0
     found = {one["metadata"]["name"]: one for one in stage.api.find("pods")}
     assert {name: found[name]["status"] for name in before} == before
-    for name in ("lost", "on-a-node-that-is-gone"):
+    for name in lost:
         assert name not in found
         status = last[name]
         assert (status["phase"], status["reason"]) == ("Failed", "NodeLost")
