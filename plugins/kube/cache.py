@@ -15,6 +15,11 @@ from rerail.policies.errors import ClusterUnreachableError, RerailError
 T = TypeVar("T")
 
 _JOIN_S: Final = 5.0
+_REFUSED_S: Final = 300.0
+"""A watch that ran and is refused now counts as refused after so long: an API server that has just begun knows no
+rights yet, and says no to everybody."""
+_AGAIN_S: Final = 5.0
+"""How soon such a watch is tried again."""
 
 
 class Cache(Generic[T]):
@@ -68,6 +73,7 @@ class Cache(Generic[T]):
         self._own: dict[tuple[str, str], str] = {}
         self._synced = False
         self._refused: RerailError | None = None
+        self._refused_at_s = 0.0
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._started_s = 0.0
@@ -126,6 +132,8 @@ class Cache(Generic[T]):
         left_s = max(0.0, self._started_s + self._first_s - self._api.clock())
         self._news.wait_for(lambda: self._synced or self._refused is not None, timeout=left_s)
         if self._refused is not None:
+            if self._synced and self._api.clock() - self._refused_at_s <= _REFUSED_S:
+                raise ClusterUnreachableError(f"{self._what} are not told now: {self._refused}")
             raise self._refused.with_traceback(None)  # raised again and again, it would grow by each
         if self._thread is None or not self._thread.is_alive():
             raise ClusterUnreachableError(f"{self._what} are not watched: the watch was stopped")
@@ -145,9 +153,11 @@ class Cache(Generic[T]):
                     self._happened(event.change, event.object)
             except RerailError as error:
                 with self._news:
+                    if self._refused is None:
+                        self._refused_at_s = self._api.clock()
                     self._refused = error
                     self._news.notify_all()
-            self._stopped.wait(self._again_s)
+            self._stopped.wait(min(self._again_s, _AGAIN_S) if self._synced else self._again_s)
 
     def _happened(self, change: Change, one: Obj) -> None:
         with self._news:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rerail.plugins.kube import cache as module
 from rerail.plugins.kube.cache import Cache
 from rerail.plugins.kube.resources import NODES
 from rerail.policies.errors import ClusterUnreachableError, ForbiddenError
@@ -39,10 +40,10 @@ def cache(kube) -> Iterator[Callable[..., Cache[str]]]:
         one.stop()
 
 
-def raised(cache: Cache[str]) -> str:
+def raised(cache: Cache[str], *more: type[Exception]) -> str:
     try:
         cache.values()
-    except ClusterUnreachableError as error:
+    except (ClusterUnreachableError, *more) as error:
         return str(error)
     return ""
 
@@ -119,6 +120,23 @@ def test_a_stream_that_ended_and_opened_again_in_silence_is_fresh(fake_api, cach
 def test_before_the_first_list_there_is_no_answer(fake_api, cache):
     fake_api.fail("GET", "/nodes", 503, times=10**6)
     assert "not listed within 0.2 s" in raised(cache(first_s=0.2))
+
+
+def test_a_refusal_after_a_good_beginning_is_believed_only_when_it_lasts(fake_api, cache, kube, monkeypatch):
+    ahead = [0.0]
+    monkeypatch.setattr(kube, "clock", lambda: time.monotonic() + ahead[0])
+    monkeypatch.setattr(module, "_AGAIN_S", 0.05)
+    fake_api.put("nodes", node("n1", a="1"))
+    kept = cache()
+    kept.values()
+    fake_api.fail("GET", "/nodes", 403, times=10**6)
+    fake_api.end_streams()
+    assert "are not told now" in until(lambda: raised(kept))
+    ahead[0] = 301.0
+    with pytest.raises(ForbiddenError):
+        kept.values()
+    fake_api.faults.clear()
+    until(lambda: not raised(kept, ForbiddenError))
 
 
 def test_a_refusal_is_told_and_tried_again_later(fake_api, cache):
