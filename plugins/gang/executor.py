@@ -102,6 +102,8 @@ class Supervisor:
     def drive(self, until: Callable[[], bool] = lambda: False) -> RunState:
         """Pass after pass, until the run is done or stopped, or ``until`` says so; the gang is then left running.
 
+        It is left as well to whoever took the run over: see ``is_ours``.
+
         Returns:
             The last state seen.
 
@@ -111,10 +113,14 @@ class Supervisor:
         """
         while True:
             state = self.step()
-            if self._is_over(state) or until():
+            if self._is_over(state) or not self.is_ours(state) or until():
                 return state
             often = _LOOKS_BETWEEN if state.phase in _BETWEEN else 1
             self.clock.sleep(self.policy.poll_s / often)
+
+    def is_ours(self, state: RunState) -> bool:
+        """Whether the run is still driven for this supervisor's owner: whoever took it over has a supervisor too."""
+        return not self.owner or state.owner in ("", self.owner)
 
     def reopen(self, why: str) -> None:
         """Let a stopped run try again, because a person said so; nothing happens to a run in any other phase."""
@@ -151,7 +157,7 @@ class Supervisor:
         return entry is not None and len(self._performed) == len(entry.effects) and not self._owed
 
     def step(self) -> RunState:
-        """One pass.
+        """One pass; none at all over a run that another owner took over, since what is asked of us is not asked of it.
 
         Returns:
             The newest state that this supervisor knows.
@@ -163,19 +169,27 @@ class Supervisor:
         try:
             self._watch.see_pause()
             entry = self._newest()
-            self._perform(entry)
-            seen = self._watch.look(entry.state)
-            decision = self._decided(entry, seen)
-            if decision is not None:
-                self._append(entry.number + 1, decision)
-                entry = self._newest()
-                self._perform(entry)
-            self._pay()
-            self._end_others(entry.state)
+            if self.is_ours(entry.state):
+                entry = self._passed(entry)
         except TransientError as error:
             return self._outage(error)
         self._unreachable_since_s = None
         return entry.state
+
+    def _passed(self, entry: LedgerEntry) -> LedgerEntry:
+        """Perform, look and decide; returns the newest decision then."""
+        self._perform(entry)
+        seen = self._watch.look(entry.state)
+        decision = self._decided(entry, seen)
+        if decision is not None:
+            self._append(entry.number + 1, decision)
+            entry = self._newest()
+            if not self.is_ours(entry.state):
+                return entry
+            self._perform(entry)
+        self._pay()
+        self._end_others(entry.state)
+        return entry
 
     def _newest(self) -> LedgerEntry:
         """The newest decision; the first one is made here."""
@@ -402,7 +416,7 @@ class Supervisor:
                 "The gang was left as it is: run the same command again once the store answers"
             ) from error
         state = self._entry.state
-        if self._watch.paused:
+        if self._watch.paused or not self.is_ours(state):
             return state
         self._end_others(state)
         seen = self._watch.look_without_store(state)
