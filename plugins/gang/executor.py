@@ -27,6 +27,7 @@ from rerail.policies.errors import (
     TransientError,
 )
 from rerail.policies.manifest import Manifest
+from rerail.policies.owners import WorkflowRef, not_yours
 from rerail.policies.recovery import RecoveryPolicy
 from rerail.policies.retention import AnyOf, EveryN, LatestN, RetentionPolicy
 from rerail.policies.supervisor.advance import Decision, begin
@@ -131,14 +132,24 @@ class Supervisor:
     def take_over(self) -> None:
         """Write down that the run is its owner's from now on; nothing happens where it is already.
 
+        Each step of a Workflow asks for it again: one that had the run and lost it to another does not get it back.
+
         Raises:
+            RefusedError: The run was taken over from this Workflow.
             TransientError: The store does not answer.
         """
         while self.owner:
             entry = self._newest()
-            if (entry.state.owner or read_run(self.run).owner) == self.owner:
+            created = read_run(self.run).owner
+            standing = entry.state.owner or created
+            if standing == self.owner:
                 return
+            if WorkflowRef.of(self.owner) is not None and self._had(created):
+                raise RefusedError(not_yours(self.run.run, owner=standing, asked=self.owner, had=True))
             ledger.append(self.run, entry.number + 1, taken_over(entry, self.owner), at_s=self.clock.wall_s())
+
+    def _had(self, created: str) -> bool:
+        return created == self.owner or any(one.state.owner == self.owner for one in ledger.all_decisions(self.run))
 
     @property
     def state(self) -> RunState | None:
