@@ -314,3 +314,14 @@ def test_the_guard_holds_the_next_gang_and_is_quoted(running):
     assert held.state.phase == "waiting"
     assert "storm guard" in held.state.reason
     assert step(held.state, Observations(gang=gone, signals=(xid(),), nodes=NODES)).state.phase == "opening"
+
+
+def test_a_stop_finds_a_run_that_is_done_and_ends_no_gang_at_once_that_it_cannot_see(running):
+    asked = {"stop_asked": "its Workflow is over", "nodes": NODES}
+    final = CommitView(attempt=1, step=160, reason="final")
+    ended = pods(running, phase="succeeded", exit_code=0)
+    assert step(running, Observations(gang=ended, commit=final, **asked)).state.phase == "done"
+    unseen = step(running, Observations(**asked))
+    assert (unseen.state.phase, unseen.effects[0].grace_s) == ("ending", POLICY.end_grace_s)
+    assert advance(unseen.state, Observations(**asked), POLICY, now(POLICY.end_wait_s - 1)) is None
+    assert step(unseen.state, Observations(**asked), at=now(POLICY.end_wait_s + 1)).state.phase == "stopped"
