@@ -20,8 +20,13 @@ def reopen(state: RunState, why: str) -> Decision:
 
 
 def taken_over(entry: LedgerEntry, owner: str) -> Decision:
-    """Another owner goes on with a run. Nothing else changes, and what was ordered stays ordered."""
-    state = entry.state.model_copy(update={"owner": owner})
+    """Another owner goes on with a run, and counts attempts anew: from the next one where it stopped, else from this.
+
+    Nothing else changes, and what was ordered stays ordered.
+    """
+    before = entry.state
+    first = before.attempt + (before.phase == "stopped" and bool(before.attempts))
+    state = before.model_copy(update={"owner": owner, "owned_from": first})
     return Decision(state=state, effects=entry.effects, note=f"{called(owner)} goes on with the run")
 
 

@@ -16,7 +16,8 @@ from rerail.policies.supervisor.observations import (
     Observations,
     PodView,
 )
-from rerail.policies.supervisor.state import RunState
+from rerail.policies.supervisor.reopen import reopen, taken_over
+from rerail.policies.supervisor.state import LedgerEntry, RunState
 
 NODES = (NodeView(name="a", slots=2, free=2), NodeView(name="b", slots=2, free=2), NodeView(name="c", slots=2, free=2))
 POLICY = DRILL_POLICY
@@ -325,3 +326,28 @@ def test_a_stop_finds_a_run_that_is_done_and_ends_no_gang_at_once_that_it_cannot
     assert (unseen.state.phase, unseen.effects[0].grace_s) == ("ending", POLICY.end_grace_s)
     assert advance(unseen.state, Observations(**asked), POLICY, now(POLICY.end_wait_s - 1)) is None
     assert step(unseen.state, Observations(**asked), at=now(POLICY.end_wait_s + 1)).state.phase == "stopped"
+
+
+def test_who_takes_a_run_over_has_attempts_of_its_own(running):
+    policy = POLICY.model_copy(update={"max_attempts": 2})
+
+    def preempted(state: RunState) -> RunState:
+        gang = pods(state, phase="failed", exit_code=143, disrupted="PreemptionByScheduler")
+        ending = step(state, Observations(gang=gang, nodes=NODES), policy=policy).state
+        return step(ending, Observations(gang=gang, nodes=NODES), policy=policy).state
+
+    def started(state: RunState) -> RunState:
+        return step(state, Observations(start=start(state)), policy=policy).state
+
+    stopped = preempted(started(preempted(running)))
+    assert (stopped.phase, stopped.attempt) == ("stopped", 2)
+    entry = LedgerEntry(writer="w" * 8, number=9, at_s=1.0, note="stopped", state=stopped)
+    waiting = reopen(taken_over(entry, "another").state, "test").state
+    third = started(step(waiting, Observations(nodes=NODES), policy=policy).state)
+    fourth = preempted(third)
+    assert (fourth.phase, fourth.attempt) == ("opening", 4)
+    last = preempted(started(fourth))
+    assert last.phase == "stopped"
+    assert "2 attempts were made since attempt 3" in last.reason
+    running_on = taken_over(entry.model_copy(update={"state": third}), "a third").state
+    assert running_on.owned_from == 3, "an attempt that runs is the new owner's first"
