@@ -396,13 +396,29 @@ class Supervisor:
             self._say_once("end-others", f"gangs of this run: {error}; trying again")
 
     def _is_over(self, state: RunState) -> bool:
+        """Whether nothing is left to do: what cannot be killed is waited for as long as the end of any gang."""
         entry = self._entry
-        if state.phase not in _OVER or entry is None or len(self._performed) < len(entry.effects):
+        if state.phase not in _OVER or entry is None:
             return False
+        owed = [effect for number, effect in enumerate(entry.effects) if number not in self._performed]
+        if any(not isinstance(effect, EndGang) for effect in owed):
+            return False
+        bound_s = self.policy.end_grace_s + self.policy.end_wait_s
+        waited_s = self._watch.now(state).phase_s
         try:
-            return not self.backend.gangs(self.run.run)
+            left = self.backend.gangs(self.run.run)
+            if not left or waited_s <= bound_s:
+                return not left and not owed
+            pods = [pod for gang in left for pod in self.backend.view(gang).pods if pod.phase in ("pending", "running")]
         except TransientError:
             return False
+        where = ", ".join(f"pod {pod.name} on node {pod.node or 'unknown'}" for pod in pods) or ", ".join(left)
+        self.log(
+            f"run {state.run!r} is {state.phase}, and {where} did not end within {bound_s:g} s (policy end_grace_s + "
+            "end_wait_s): restart that node; to delete a pod by force frees its name, and not the device that its "
+            "processes hold"
+        )
+        return True
 
     def _decided(self, entry: LedgerEntry, seen: Observations) -> Decision | None:
         """The decision from ``entry``: the one that was acted on already while it could not be written, else a new one.
