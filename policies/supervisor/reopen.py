@@ -22,11 +22,12 @@ def reopen(state: RunState, why: str) -> Decision:
 def taken_over(entry: LedgerEntry, owner: str) -> Decision:
     """Another owner goes on with a run, and counts attempts anew: from the next one where it stopped, else from this.
 
-    Nothing else changes, and what was ordered stays ordered.
+    What was ordered stays ordered; but a gang that ends because the owner before asked for it is followed by another.
     """
     before = entry.state
     first = before.attempt + (before.phase == "stopped" and bool(before.attempts))
-    state = before.model_copy(update={"owner": owner, "owned_from": first})
+    reason = "" if before.phase == "ending" else before.reason
+    state = before.model_copy(update={"owner": owner, "owned_from": first, "reason": reason})
     return Decision(state=state, effects=entry.effects, note=f"{called(owner)} goes on with the run")
 
 

@@ -351,3 +351,12 @@ def test_who_takes_a_run_over_has_attempts_of_its_own(running):
     assert "2 attempts were made since attempt 3" in last.reason
     running_on = taken_over(entry.model_copy(update={"state": third}), "a third").state
     assert running_on.owned_from == 3, "an attempt that runs is the new owner's first"
+
+
+def test_a_stop_that_the_owner_before_asked_for_ends_the_gang_and_not_the_run(running):
+    ending = step(running, Observations(gang=pods(running), nodes=NODES, stop_asked="its Workflow is over")).state
+    entry = LedgerEntry(writer="w" * 8, number=9, at_s=1.0, note="ending", state=ending)
+    gone = Observations(gang=pods(ending, phase="failed", exit_code=85), nodes=NODES)
+    assert step(ending, gone).state.phase == "stopped"
+    on = step(taken_over(entry, "another").state, gone).state
+    assert (on.phase, on.attempt) == ("opening", 2)
