@@ -57,11 +57,23 @@ def called(owner: str) -> str:
     return repr(owner) if workflow is None else str(workflow)
 
 
-def not_yours(run: str, *, owner: str, asked: str) -> str:
-    """Why ``asked`` may not drive a run of ``owner``, with the ways out."""
+def not_yours(run: str, *, owner: str, asked: str, had: bool = False) -> str:
+    """Why ``asked`` may not drive a run of ``owner``, with the ways out.
+
+    Args:
+        run: Its name.
+        owner: Who drives it.
+        asked: Who would.
+        had: The Workflow ``asked`` drove it before, and may not take it over a second time.
+    """
     who, you = called(owner), called(asked)
     if who == you:  # a Workflow of the same name, made again
         who, you = f"{who} (uid {owner.rpartition('/')[2]})", f"{you} (uid {asked.rpartition('/')[2]})"
+    if had:
+        return (
+            f"run {run!r} was taken over from {you} and belongs to {who}; if that owner is gone, submit a new Workflow "
+            "with the parameter take-over=true"
+        )
     option = "--take-over" if WorkflowRef.of(asked) is None else "the parameter take-over=true"
     return (
         f"run {run!r} belongs to {who}, not to {you}; choose another run name, or pass {option} if that owner is gone"

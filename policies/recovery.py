@@ -62,7 +62,7 @@ class RecoveryPolicy(Value):
         restart_priority_class: PriorityClass of gangs of a cluster after the first; empty leaves that of the first.
         store_wait_s: How long a run waits for an unreachable store before it stops.
         poll_s: How often the supervisor looks.
-        max_attempts: Absolute bound on attempts of one run.
+        max_attempts: Absolute bound on attempts of one run; whoever takes a run over counts anew.
         keep_last: Checkpoints that retention keeps besides those it must keep.
         keep_clean_s: Retention keeps the newest good checkpoint older than this, since detection can be late.
         keep_every_steps: Checkpoints at multiples of this are kept for ever; 0 keeps none by this rule.

@@ -10,6 +10,8 @@ import typer
 
 from rerail.plugins.cli.output import Output, emit
 from rerail.plugins.gang.executor import Supervisor
+from rerail.policies.errors import RefusedError
+from rerail.policies.owners import not_yours
 from rerail.policies.supervisor.state import LedgerEntry, RunState
 
 VERDICT_FAIL = 1
@@ -132,11 +134,14 @@ def drive(
         more: Further fields of the document.
 
     Raises:
+        RefusedError: Another owner took the run over meanwhile; its gang goes on.
         typer.Exit: The run did not end well, or was left to a successor.
     """
     with signals(supervisor, progress) as left:
         last = supervisor.drive(until=lambda: bool(left))
     emit(document(last, address, left_running=bool(left), **more), output)
+    if not supervisor.is_ours(last):
+        raise RefusedError(not_yours(last.run, owner=last.owner, asked=supervisor.owner))
     if left:
         progress.line(f"the gang goes on; continue with: {again}")
         raise typer.Exit(INTERRUPTED)

@@ -27,6 +27,7 @@ from rerail.policies.errors import (
     TransientError,
 )
 from rerail.policies.manifest import Manifest
+from rerail.policies.owners import WorkflowRef, not_yours
 from rerail.policies.recovery import RecoveryPolicy
 from rerail.policies.retention import AnyOf, EveryN, LatestN, RetentionPolicy
 from rerail.policies.supervisor.advance import Decision, begin
@@ -102,6 +103,8 @@ class Supervisor:
     def drive(self, until: Callable[[], bool] = lambda: False) -> RunState:
         """Pass after pass, until the run is done or stopped, or ``until`` says so; the gang is then left running.
 
+        It is left as well to whoever took the run over: see ``is_ours``.
+
         Returns:
             The last state seen.
 
@@ -111,10 +114,14 @@ class Supervisor:
         """
         while True:
             state = self.step()
-            if self._is_over(state) or until():
+            if self._is_over(state) or not self.is_ours(state) or until():
                 return state
             often = _LOOKS_BETWEEN if state.phase in _BETWEEN else 1
             self.clock.sleep(self.policy.poll_s / often)
+
+    def is_ours(self, state: RunState) -> bool:
+        """Whether the run is still driven for this supervisor's owner: whoever took it over has a supervisor too."""
+        return not self.owner or state.owner in ("", self.owner)
 
     def reopen(self, why: str) -> None:
         """Let a stopped run try again, because a person said so; nothing happens to a run in any other phase."""
@@ -125,14 +132,24 @@ class Supervisor:
     def take_over(self) -> None:
         """Write down that the run is its owner's from now on; nothing happens where it is already.
 
+        Each step of a Workflow asks for it again: one that had the run and lost it to another does not get it back.
+
         Raises:
+            RefusedError: The run was taken over from this Workflow.
             TransientError: The store does not answer.
         """
         while self.owner:
             entry = self._newest()
-            if (entry.state.owner or read_run(self.run).owner) == self.owner:
+            created = read_run(self.run).owner
+            standing = entry.state.owner or created
+            if standing == self.owner:
                 return
+            if WorkflowRef.of(self.owner) is not None and self._had(created):
+                raise RefusedError(not_yours(self.run.run, owner=standing, asked=self.owner, had=True))
             ledger.append(self.run, entry.number + 1, taken_over(entry, self.owner), at_s=self.clock.wall_s())
+
+    def _had(self, created: str) -> bool:
+        return created == self.owner or any(one.state.owner == self.owner for one in ledger.all_decisions(self.run))
 
     @property
     def state(self) -> RunState | None:
@@ -151,7 +168,7 @@ class Supervisor:
         return entry is not None and len(self._performed) == len(entry.effects) and not self._owed
 
     def step(self) -> RunState:
-        """One pass.
+        """One pass; none at all over a run that another owner took over, since what is asked of us is not asked of it.
 
         Returns:
             The newest state that this supervisor knows.
@@ -163,19 +180,27 @@ class Supervisor:
         try:
             self._watch.see_pause()
             entry = self._newest()
-            self._perform(entry)
-            seen = self._watch.look(entry.state)
-            decision = self._decided(entry, seen)
-            if decision is not None:
-                self._append(entry.number + 1, decision)
-                entry = self._newest()
-                self._perform(entry)
-            self._pay()
-            self._end_others(entry.state)
+            if self.is_ours(entry.state):
+                entry = self._passed(entry)
         except TransientError as error:
             return self._outage(error)
         self._unreachable_since_s = None
         return entry.state
+
+    def _passed(self, entry: LedgerEntry) -> LedgerEntry:
+        """Perform, look and decide; returns the newest decision then."""
+        self._perform(entry)
+        seen = self._watch.look(entry.state)
+        decision = self._decided(entry, seen)
+        if decision is not None:
+            self._append(entry.number + 1, decision)
+            entry = self._newest()
+            if not self.is_ours(entry.state):
+                return entry
+            self._perform(entry)
+        self._pay()
+        self._end_others(entry.state)
+        return entry
 
     def _newest(self) -> LedgerEntry:
         """The newest decision; the first one is made here."""
@@ -371,13 +396,29 @@ class Supervisor:
             self._say_once("end-others", f"gangs of this run: {error}; trying again")
 
     def _is_over(self, state: RunState) -> bool:
+        """Whether nothing is left to do: what cannot be killed is waited for as long as the end of any gang."""
         entry = self._entry
-        if state.phase not in _OVER or entry is None or len(self._performed) < len(entry.effects):
+        if state.phase not in _OVER or entry is None:
             return False
+        owed = [effect for number, effect in enumerate(entry.effects) if number not in self._performed]
+        if any(not isinstance(effect, EndGang) for effect in owed):
+            return False
+        bound_s = self.policy.end_grace_s + self.policy.end_wait_s
+        waited_s = self._watch.now(state).phase_s
         try:
-            return not self.backend.gangs(self.run.run)
+            left = self.backend.gangs(self.run.run)
+            if not left or waited_s <= bound_s:
+                return not left and not owed
+            pods = [pod for gang in left for pod in self.backend.view(gang).pods if pod.phase in ("pending", "running")]
         except TransientError:
             return False
+        where = ", ".join(f"pod {pod.name} on node {pod.node or 'unknown'}" for pod in pods) or ", ".join(left)
+        self.log(
+            f"run {state.run!r} is {state.phase}, and {where} did not end within {bound_s:g} s (policy end_grace_s + "
+            "end_wait_s): restart that node; to delete a pod by force frees its name, and not the device that its "
+            "processes hold"
+        )
+        return True
 
     def _decided(self, entry: LedgerEntry, seen: Observations) -> Decision | None:
         """The decision from ``entry``: the one that was acted on already while it could not be written, else a new one.
@@ -402,7 +443,7 @@ class Supervisor:
                 "The gang was left as it is: run the same command again once the store answers"
             ) from error
         state = self._entry.state
-        if self._watch.paused:
+        if self._watch.paused or not self.is_ours(state):
             return state
         self._end_others(state)
         seen = self._watch.look_without_store(state)

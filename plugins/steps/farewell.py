@@ -33,7 +33,7 @@ def end_gang(inputs: Inputs, *, log: Callable[[str], None]) -> str:
                 return ""
             supervisor = supervised(named_inputs.wanted(), client, held, log=log)
             state = save_and_end(supervisor, f"{workflow} ended: {status}", deadline_s=inputs.deadline_s, log=log)
-            return told(state)
+            return told(state) if supervisor.is_ours(state) else ""
     except RerailError as error:
         log(f"what is left of the gang is not ended here, but by the reaper: {error}")
         return ""

@@ -17,9 +17,8 @@ from rerail.plugins.steps.resolve import how_of
 from rerail.plugins.steps.run import RunStep
 from rerail.plugins.steps.simple import AUTHORITIES
 from rerail.plugins.steps.workflow import annotate, tell
-from rerail.policies.errors import RefusedError, RerailError
+from rerail.policies.errors import RerailError
 from rerail.policies.handover import StepExit, told
-from rerail.policies.owners import not_yours
 from rerail.policies.supervisor.state import GangSpec, LedgerEntry, RunState
 from rerail.policies.workloads.fanout import refuse_manifest
 
@@ -43,11 +42,10 @@ class OpenStep(RunStep):
             state = supervisor.state
             assert state is not None
             opened = state.phase == "running" and supervisor.settled
-            return opened or self._leaving.told or not self._is_ours(state, self.inputs.workflow)
+            return opened or self._leaving.told
 
         state = supervisor.drive(until=stands)
-        if not self._is_ours(state, self.inputs.workflow):
-            raise RefusedError(not_yours(state.run, owner=state.owner, asked=self.inputs.workflow.owner))
+        self._refuse_anothers(supervisor, state)
         if state.phase in _BEYOND or state.gang is None:
             self.outputs.write(how="done" if state.phase == "done" else "resume", attempt=state.attempt, gang=NO_GANG)
             self.outputs.words(told(state))

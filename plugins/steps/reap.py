@@ -23,7 +23,7 @@ from rerail.plugins.volcano import PodGroup, VolcanoClient, VolcanoJob
 from rerail.plugins.volcano.enums import FINAL_PHASES, JobPhase
 from rerail.policies.documents import RunDoc, Value
 from rerail.policies.errors import RerailError
-from rerail.policies.owners import WorkflowRef
+from rerail.policies.owners import WorkflowRef, called
 from rerail.policies.reaping import reaping, why_reap
 from rerail.policies.recovery import RecoveryPolicy
 from rerail.policies.retention import AnyOf, EveryN, LatestN, RetentionPolicy
@@ -143,7 +143,13 @@ class Reaper:
         state = entry.state if entry is not None else None
         owner = (state.owner if state is not None else "") or doc.owner
         workflow = WorkflowRef.of(owner)
-        why = why_reap(workflow, read_workflow(self.client.api, workflow)) if workflow is not None else ""
+        if workflow is None:
+            return ""
+
+        def over() -> str:
+            return why_reap(workflow, read_workflow(self.client.api, workflow))
+
+        why = over()
         if not why:
             return ""
         move = reaping(why, phase=state.phase if state is not None else None, left=alive)
@@ -152,7 +158,11 @@ class Reaper:
         with ExitStack() as held:
             kind = self._kinds.get(place.run, "podgroup")
             supervisor = supervised(_wanted(place, doc, owner, kind), self.client, held, log=self.log)
-            last = save_and_end(supervisor, why, deadline_s=self.deadline_s, log=self.log)
+            last = save_and_end(supervisor, why, deadline_s=self.deadline_s, log=self.log, wanted=lambda: bool(over()))
+            if not supervisor.is_ours(last):
+                return f"left alone: {called(last.owner)} took it over meanwhile"
+            if last.phase not in ("done", "stopped") and not over():
+                return f"left alone: {workflow} goes on again"
             left = supervisor.backend.gangs(place.run)
         still = f"; still there: {', '.join(left)}" if left else ""
         step = last.attempts[-1].last_commit_step if last.attempts else None

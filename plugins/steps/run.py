@@ -24,7 +24,7 @@ from rerail.plugins.volcano import VolcanoClient
 from rerail.policies.documents import Heartbeat
 from rerail.policies.errors import NotFoundError, RefusedError, RerailError, TransientError
 from rerail.policies.handover import StepExit, gang_of_step, may_reopen, outcome, told
-from rerail.policies.owners import WorkflowRef, not_yours
+from rerail.policies.owners import not_yours
 from rerail.policies.reaping import WorkflowView, ends
 from rerail.policies.supervisor.state import LedgerEntry, RunState
 
@@ -103,7 +103,6 @@ class RunStep:
                 self.clock.sleep(_AGAIN_S)
 
     def _driven(self, supervisor: Supervisor, standing: LedgerEntry | None, api: KubeApi) -> StepExit:
-        workflow = self.inputs.workflow
         reopened = self._reopened(supervisor, standing, api)
         gang = self.inputs.text("gang") or gang_of_step(standing.state if standing else None, reopened=reopened)
         begun = standing.state.phase_number if standing else -1
@@ -116,21 +115,20 @@ class RunStep:
                 gang = state.gang.name
             self._progress(supervisor.heartbeat)
             handed = outcome(gang, state, settled=supervisor.settled) == "next"
-            return handed or self._leaving.told or not self._is_ours(state, workflow)
+            return handed or self._leaving.told
 
         state = supervisor.drive(until=over)
         self._progress(supervisor.heartbeat, done=state.phase == "done")
-        if not self._is_ours(state, workflow):
-            raise RefusedError(not_yours(state.run, owner=state.owner, asked=workflow.owner))
+        self._refuse_anothers(supervisor, state)
         found = outcome(gang, state, settled=supervisor.settled)
         if self._leaving.told and found is None:
             return self._left(supervisor, api)
         assert found is not None
         return self._tell(found, state)
 
-    @staticmethod
-    def _is_ours(state: RunState, workflow: WorkflowRef) -> bool:
-        return not state.owner or state.owner == workflow.owner
+    def _refuse_anothers(self, supervisor: Supervisor, state: RunState) -> None:
+        if not supervisor.is_ours(state):
+            raise RefusedError(not_yours(state.run, owner=state.owner, asked=self.inputs.workflow.owner))
 
     def _reopened(self, supervisor: Supervisor, standing: LedgerEntry | None, api: KubeApi) -> bool:
         """Let a run that stopped try again, where a person brought this step to it."""
@@ -173,6 +171,7 @@ class RunStep:
             deadline_s=self.inputs.deadline_s,
             log=self.log,
         )
+        self._refuse_anothers(supervisor, state)
         if state.phase == "done":
             return self._tell("done", state)
         self.outputs.write(outcome="stopped", attempt=state.attempt)

@@ -159,10 +159,24 @@ def _stopped(state: RunState, reason: str, now: Now) -> Decision:
     return Decision(state=ended, effects=effects, note=f"stopped: {reason}")
 
 
+def _is_final(seen: Observations) -> bool:
+    return seen.commit is not None and seen.commit.reason == "final"
+
+
+def _done(state: RunState, seen: Observations, now: Now, effects: tuple[Effect, ...]) -> Decision:
+    assert seen.commit is not None
+    finished = records.finished(_enter(state, "done", finished_at_s=now.wall_s), seen, now=now)
+    return Decision(state=finished, effects=effects, note=f"done at step {seen.commit.step}")
+
+
 def _stop_on_request(state: RunState, seen: Observations, policy: RecoveryPolicy, now: Now) -> Decision:
     reason = f"asked to stop: {seen.stop_asked}"
-    if state.gang is None or seen.gang is None or not seen.gang.alive:
-        went = seen.gang is not None and state.phase in ("running", "saving", "preparing")
+    # A gang that nobody can see now may live, and has its grace; in phase ``waiting`` its end was ordered before.
+    gone = state.phase == "waiting" if seen.gang is None else not seen.gang.alive
+    if state.gang is None or gone:
+        if _is_final(seen):
+            return _done(state, seen, now, (_retain(policy),))
+        went = state.phase in ("running", "saving", "preparing")
         return _stopped(records.ended(state, seen, now=now) if went else state, reason, now)
     ended = _enter(state, "ending", reason=reason)
     effect = EndGang(gang=state.gang.name, grace_s=policy.end_grace_s, reason=reason)
@@ -237,12 +251,11 @@ def _again(state: RunState) -> tuple[Effect, ...]:
 def _running(state: RunState, seen: Observations, policy: RecoveryPolicy, now: Now) -> Decision | None:
     assert state.gang is not None
     # Of whichever attempt: one that loads the final commit has nothing to train, and commits nothing.
-    if seen.commit is not None and seen.commit.reason == "final":
+    if _is_final(seen):
         if seen.gang is None:
             return None
         if not seen.gang.alive:
-            finished = records.finished(_enter(state, "done", finished_at_s=now.wall_s), seen, now=now)
-            return Decision(state=finished, effects=(_retain(policy),), note=f"done at step {seen.commit.step}")
+            return _done(state, seen, now, (_retain(policy),))
         if seen.heartbeat_age_s > policy.end_wait_s:
             ending = EndGang(gang=state.gang.name, grace_s=policy.end_grace_s, reason="the final commit stands")
             return Decision(
@@ -422,9 +435,8 @@ def _ending(state: RunState, seen: Observations, policy: RecoveryPolicy, now: No
     known = records.ended(known, seen, now=now)
     known = records.isolated(known, late_news(known, seen), policy)
     marks = _marks(state, known)
-    if seen.commit is not None and seen.commit.reason == "final":
-        finished = records.finished(_enter(known, "done", finished_at_s=now.wall_s), seen, now=now)
-        return Decision(state=finished, effects=marks, note=f"done at step {seen.commit.step}")
+    if _is_final(seen):
+        return _done(known, seen, now, marks)
     reason = _why_not_again(known, seen, policy, more, now)
     if reason is not None:
         return _stopped(known, reason, now)

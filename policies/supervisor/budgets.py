@@ -69,8 +69,10 @@ def why_stop(state: RunState, policy: RecoveryPolicy, *, now_s: float) -> str | 
             f"{stuck} attempts in a row committed nothing new (policy budgets.without_progress); "
             f"last: {last.end_cause if last else ''}"
         )
-    if state.attempt >= policy.max_attempts:
-        return f"{state.attempt} attempts were made (policy max_attempts, or a Workflow's max-attempts)"
+    made = state.attempt - state.owned_from + 1
+    if made >= policy.max_attempts:
+        since = f" since attempt {state.owned_from}, the first of this owner" if state.owned_from > 1 else ""
+        return f"{made} attempts were made{since} (policy max_attempts, or a Workflow's max-attempts)"
     return None
 
 

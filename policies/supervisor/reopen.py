@@ -20,8 +20,14 @@ def reopen(state: RunState, why: str) -> Decision:
 
 
 def taken_over(entry: LedgerEntry, owner: str) -> Decision:
-    """Another owner goes on with a run. Nothing else changes, and what was ordered stays ordered."""
-    state = entry.state.model_copy(update={"owner": owner})
+    """Another owner goes on with a run, and counts attempts anew: from the next one where it stopped, else from this.
+
+    What was ordered stays ordered; but a gang that ends because the owner before asked for it is followed by another.
+    """
+    before = entry.state
+    first = before.attempt + (before.phase == "stopped" and bool(before.attempts))
+    reason = "" if before.phase == "ending" else before.reason
+    state = before.model_copy(update={"owner": owner, "owned_from": first, "reason": reason})
     return Decision(state=state, effects=entry.effects, note=f"{called(owner)} goes on with the run")
 
 

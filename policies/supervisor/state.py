@@ -172,10 +172,12 @@ class RunState(Value):
         reason: Why the run waits or stopped, in words for people, with the way out.
         paused: Why a person holds the run, and what is held back; empty while it goes on.
         owner: Who drives the run, where that is known here: ``run.json`` names who created it, this who took it over.
+        owned_from: The first attempt of that owner; earlier ones do not count towards the owner's ``max_attempts``.
     """
 
     run: str
     owner: str = ""
+    owned_from: int = Field(1, ge=1)
     world_size: int = Field(ge=1)
     phase: Phase
     phase_number: int = 0

@@ -221,3 +221,17 @@ def test_a_run_that_does_not_train_is_looked_at_more_often(driven):
     driven.supervisor.ask_stop("test")
     driven.supervisor.drive(until=lambda: ("ending", POLICY.poll_s / 4) in slept)
     assert {seconds for phase, seconds in slept if phase == "running"} == {POLICY.poll_s}
+
+
+def test_a_pod_that_cannot_be_killed_keeps_no_run_that_is_over_for_ever(driven):
+    driven.supervisor.policy = POLICY.model_copy(update={"end_grace_s": 5.0, "end_wait_s": 5.0})
+    driven.until(lambda _state: made(driven))
+    driven.rig.run_pods()  # and nobody ever takes them away
+    driven.until(lambda state: state.gang is not None and state.gang.nodes)
+    driven.rig.ready |= {"n1": True, "n2": True}
+    driven.supervisor.ask_stop("test")
+    state = driven.supervisor.drive(until=lambda: driven.at_s > 100.0)
+    assert state.phase == "stopped"
+    assert 20.0 < driven.at_s < 100.0
+    (line,) = [line for line in driven.said if "did not end within 10 s" in line]
+    assert f"pod {driven.rig.names[0]} on node n1, pod {driven.rig.names[1]} on node n2" in line

@@ -77,3 +77,17 @@ def test_a_second_workflow_is_refused_and_may_take_over_and_then_the_first_is_re
         submit(run, doc(cluster_owner("team")), check)
     supervisor(world, run, TWO).take_over()
     assert len(all_decisions(run)) == 2, "who has it takes nothing over"
+
+
+def test_a_workflow_from_which_a_run_was_taken_over_does_not_take_it_back(run, world):
+    submit(run, doc(ONE), check)
+    for owner in (ONE, TWO, THREE):
+        supervisor(world, run, owner).take_over()
+    for owner in (TWO, ONE):
+        with pytest.raises(RefusedError, match=r"was taken over from Workflow .* and belongs to Workflow team/w3"):
+            supervisor(world, run, owner).take_over()
+    assert newest_entry(run).state.owner == THREE
+    person = cluster_owner("team")
+    for owner in (person, WorkflowRef(namespace="team", name="w4", uid="u4").owner, person):
+        supervisor(world, run, owner).take_over()
+    assert newest_entry(run).state.owner == person, "a person says so each time"

@@ -3,11 +3,13 @@
 import gzip
 import json
 import signal
+import threading
 from base64 import b64encode
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from rerail.plugins.checkpoint.notes import read_requests
 from rerail.plugins.gang.ledger import append
 from rerail.plugins.steps.outputs import Outputs
 from rerail.policies.supervisor.reopen import taken_over
@@ -246,6 +248,26 @@ def test_a_run_that_a_person_took_over_is_never_touched(stage, step, wait_for):
     append(stage.run, entry.number + 1, taken_over(entry, "cluster/team"), at_s=1.0)
     assert step("reap") == 0
     assert len(running(stage)) == 2
+
+
+def test_a_run_that_is_taken_over_while_its_save_is_waited_for_is_not_stopped(stage, step, wait_for):
+    left_behind(stage, wait_for)
+    stage.faults[1] = "hold"
+    stage.api.remove("workflows", "team", "w1")
+    stage.workflow("w2", "u2")
+
+    def take_over():
+        wait_for(lambda: read_requests(stage.run, 1))
+        entry = stage.entry()
+        append(stage.run, entry.number + 1, taken_over(entry, "workflow/team/w2/u2"), at_s=1.0)
+
+    taker = threading.Thread(target=take_over)
+    taker.start()
+    assert step("reap", rerail_deadline_s="3") == 0
+    taker.join()
+    assert (stage.state().phase, stage.state().owner) == ("running", "workflow/team/w2/u2")
+    assert len(running(stage)) == 2
+    assert "left alone: Workflow team/w2 took it over meanwhile" in stage.told["reap"]
 
 
 def step_pod(name, node, *words, deleted="2026-01-01T00:00:00Z", phase="Running"):

@@ -16,7 +16,8 @@ from rerail.policies.supervisor.observations import (
     Observations,
     PodView,
 )
-from rerail.policies.supervisor.state import RunState
+from rerail.policies.supervisor.reopen import reopen, taken_over
+from rerail.policies.supervisor.state import LedgerEntry, RunState
 
 NODES = (NodeView(name="a", slots=2, free=2), NodeView(name="b", slots=2, free=2), NodeView(name="c", slots=2, free=2))
 POLICY = DRILL_POLICY
@@ -314,3 +315,48 @@ def test_the_guard_holds_the_next_gang_and_is_quoted(running):
     assert held.state.phase == "waiting"
     assert "storm guard" in held.state.reason
     assert step(held.state, Observations(gang=gone, signals=(xid(),), nodes=NODES)).state.phase == "opening"
+
+
+def test_a_stop_finds_a_run_that_is_done_and_ends_no_gang_at_once_that_it_cannot_see(running):
+    asked = {"stop_asked": "its Workflow is over", "nodes": NODES}
+    final = CommitView(attempt=1, step=160, reason="final")
+    ended = pods(running, phase="succeeded", exit_code=0)
+    assert step(running, Observations(gang=ended, commit=final, **asked)).state.phase == "done"
+    unseen = step(running, Observations(**asked))
+    assert (unseen.state.phase, unseen.effects[0].grace_s) == ("ending", POLICY.end_grace_s)
+    assert advance(unseen.state, Observations(**asked), POLICY, now(POLICY.end_wait_s - 1)) is None
+    assert step(unseen.state, Observations(**asked), at=now(POLICY.end_wait_s + 1)).state.phase == "stopped"
+
+
+def test_who_takes_a_run_over_has_attempts_of_its_own(running):
+    policy = POLICY.model_copy(update={"max_attempts": 2})
+
+    def preempted(state: RunState) -> RunState:
+        gang = pods(state, phase="failed", exit_code=143, disrupted="PreemptionByScheduler")
+        ending = step(state, Observations(gang=gang, nodes=NODES), policy=policy).state
+        return step(ending, Observations(gang=gang, nodes=NODES), policy=policy).state
+
+    def started(state: RunState) -> RunState:
+        return step(state, Observations(start=start(state)), policy=policy).state
+
+    stopped = preempted(started(preempted(running)))
+    assert (stopped.phase, stopped.attempt) == ("stopped", 2)
+    entry = LedgerEntry(writer="w" * 8, number=9, at_s=1.0, note="stopped", state=stopped)
+    waiting = reopen(taken_over(entry, "another").state, "test").state
+    third = started(step(waiting, Observations(nodes=NODES), policy=policy).state)
+    fourth = preempted(third)
+    assert (fourth.phase, fourth.attempt) == ("opening", 4)
+    last = preempted(started(fourth))
+    assert last.phase == "stopped"
+    assert "2 attempts were made since attempt 3" in last.reason
+    running_on = taken_over(entry.model_copy(update={"state": third}), "a third").state
+    assert running_on.owned_from == 3, "an attempt that runs is the new owner's first"
+
+
+def test_a_stop_that_the_owner_before_asked_for_ends_the_gang_and_not_the_run(running):
+    ending = step(running, Observations(gang=pods(running), nodes=NODES, stop_asked="its Workflow is over")).state
+    entry = LedgerEntry(writer="w" * 8, number=9, at_s=1.0, note="ending", state=ending)
+    gone = Observations(gang=pods(ending, phase="failed", exit_code=85), nodes=NODES)
+    assert step(ending, gone).state.phase == "stopped"
+    on = step(taken_over(entry, "another").state, gone).state
+    assert (on.phase, on.attempt) == ("opening", 2)
