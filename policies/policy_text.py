@@ -21,6 +21,6 @@ def parse_policy(text: str, where: str, base: RecoveryPolicy) -> RecoveryPolicy:
     documents = read_yaml(text, where)
     content = documents[0] if documents else None
     if len(documents) > 1 or (content is not None and not isinstance(content, dict)):
-        raise UsageError(f"{where}: one mapping of policy fields belongs there, for example 'hold_s: 60'")
+        raise UsageError(f"{where}: a mapping of policy fields belongs there, for example 'hold_s: 60'")
     chosen: dict[str, Any] = base.model_dump() | (content or {})
     return RecoveryPolicy.from_mapping(chosen, where)

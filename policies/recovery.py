@@ -116,6 +116,8 @@ class RecoveryPolicy(Value):
         """
         try:
             return cls.model_validate(_in_seconds(given, where))
+        except RecursionError:
+            raise UsageError(f"{where}: an alias in it holds itself: write the fields out") from None
         except ValidationError as error:
             first = error.errors()[0]
             path = ".".join(str(part) for part in first["loc"])

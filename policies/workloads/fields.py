@@ -115,12 +115,16 @@ def plain_copy(document: object, source: str) -> dict[str, Any]:
     """A deep copy of a document that JSON can carry.
 
     Raises:
-        UsageError: It is no mapping, or a field holds what YAML made of unquoted text (a date, a key such as ``on``).
+        UsageError: It is no mapping, or a field holds what YAML made of unquoted text (a date, a key such as ``on``),
+            or it is nested too deeply.
     """
     if not isinstance(document, dict):
         raise UsageError(f"{source} holds no object: apiVersion, kind, metadata and spec are wanted")
-    _check_plain(Field(source, "", document))
-    return copy.deepcopy(document)
+    try:
+        _check_plain(Field(source, "", document))
+        return copy.deepcopy(document)
+    except RecursionError:
+        raise UsageError(f"{source} is nested too deeply, or an alias in it holds itself: write it out") from None
 
 
 def _check_plain(field: Field) -> None:

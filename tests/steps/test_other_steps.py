@@ -7,7 +7,9 @@ from base64 import b64encode
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import typer
 
+from rerail.plugins.cli.step_telling import telling
 from rerail.plugins.gang.ledger import append
 from rerail.plugins.steps.outputs import Outputs
 from rerail.policies.supervisor.reopen import taken_over
@@ -334,3 +336,15 @@ def test_last_words_are_bounded_whole_letters_and_need_no_file(tmp_path):
     assert (tmp_path / "progress").read_text() == "100/100"
     outputs.write(next_attempt=2)
     assert (tmp_path / "out" / "next-attempt").read_text() == "2"
+
+
+def test_an_end_that_nobody_expected_has_last_words_too(tmp_path, monkeypatch):
+    log = tmp_path / "log"
+    log.touch()
+    monkeypatch.setenv("RERAIL_TERMINATION_LOG", str(log))
+    with pytest.raises(typer.Exit), telling(tmp_path):
+        raise typer.Exit(3)
+    assert log.read_text() == ""
+    with pytest.raises(KeyError), telling(tmp_path):
+        raise KeyError("hunter2")
+    assert log.read_text() == "Rerail failed: KeyError; see the log"

@@ -3,6 +3,8 @@
 import pytest
 
 from rerail.policies.errors import UsageError
+from rerail.policies.policy_text import parse_policy
+from rerail.policies.recovery import RecoveryPolicy
 from rerail.policies.workloads.podgroup import render_podgroup
 from rerail.policies.workloads.reading import parse_manifest, read_workload
 from rerail.policies.workloads.vcjob import render_vcjob
@@ -251,6 +253,25 @@ def test_a_value_in_env_is_not_shown(job, env):
         with pytest.raises(UsageError, match=r"env|spec") as caught:
             read(document)
         assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "? [a]\n: b",
+        "a: !!int abc",
+        "a: !!bool abc",
+        "a: !!timestamp abc",
+        "a: " + "1" * 5000,
+        "a: " + "[" * 2000 + "]" * 2000,
+        "a: &a {b: *a}",
+    ],
+)
+def test_yaml_that_breaks_its_reader_is_bad_input(text):
+    with pytest.raises(UsageError, match=r"run\.yaml"):
+        read_workload(parse_manifest(text, "run.yaml"), "run.yaml")
+    with pytest.raises(UsageError, match=r"p\.yaml: "):
+        parse_policy(text, "p.yaml", RecoveryPolicy())
 
 
 def test_a_line_of_no_yaml_is_not_shown():
