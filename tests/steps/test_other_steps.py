@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import typer
 
+from rerail.plugins.cli.main import main
 from rerail.plugins.cli.step_telling import telling
 from rerail.plugins.gang.ledger import append
 from rerail.plugins.steps.outputs import Outputs
@@ -348,3 +349,18 @@ def test_an_end_that_nobody_expected_has_last_words_too(tmp_path, monkeypatch):
     with pytest.raises(KeyError), telling(tmp_path):
         raise KeyError("hunter2")
     assert log.read_text() == "Rerail failed: KeyError; see the log"
+
+
+@pytest.mark.parametrize(("uid", "words"), [("u1", "Bad input: --deadline = 'soon' is no duration"), ("", "")])
+def test_an_error_of_any_command_in_a_pod_of_a_workflow_is_its_last_words(tmp_path, monkeypatch, uid, words):
+    log = tmp_path / "log"
+    monkeypatch.setenv("RERAIL_TERMINATION_LOG", str(log))
+    monkeypatch.setenv("RERAIL_WORKFLOW_UID", uid)
+    for there in (False, True):
+        if there:
+            log.touch()
+        with pytest.raises(SystemExit, match="2"):
+            main(["evict", "--gang", "x", "--deadline", "soon"])
+        assert log.exists() == there
+    assert log.read_text().startswith(words)
+    assert bool(log.read_text()) == bool(words)
