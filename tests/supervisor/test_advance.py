@@ -314,3 +314,10 @@ def test_the_guard_holds_the_next_gang_and_is_quoted(running):
     assert held.state.phase == "waiting"
     assert "storm guard" in held.state.reason
     assert step(held.state, Observations(gang=gone, signals=(xid(),), nodes=NODES)).state.phase == "opening"
+
+
+def test_a_start_that_the_ledger_does_not_know_is_told_with_the_way_out():
+    opened = begin("run", 4, nodes=NODES, now=now()).state
+    stopped = step(opened, Observations(start=start(opened).model_copy(update={"gang": "run-a7"}))).state
+    assert stopped.phase == "stopped"
+    assert "or entries of ledger/ were removed: restore them, or begin a new run (`rerail run --from" in stopped.reason
