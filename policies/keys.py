@@ -26,6 +26,7 @@ PAUSE = "pause.json"
 
 _RUN_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?")
 _COMMIT_KEY = re.compile(r"commits/(\d{6})\.(?:0\.(seal)|1\.(start)|2\.(\d{12}))\.json")
+_LEDGER_KEY = re.compile(r"ledger/\d{9}\.json")
 _MARK_KEY = re.compile(r"marks/(\d{6})\.(\d{12})\.(bad|doomed|pin|suspect)\.json")
 _FOLDER = re.compile(r"(\d+)\.(\d+)\.([0-9a-f]{8,64})")
 
@@ -113,6 +114,11 @@ def signals_of(attempt: int, source: str) -> str:
 def ledger(number: int) -> str:
     """Key of a ledger entry; the newest sorts first."""
     return f"{LEDGER}{_inverted(number, LEDGER_LIMIT, 'ledger number')}.json"
+
+
+def is_ledger(key: str) -> bool:
+    """Whether ``key`` is one of ``ledger``; below ``ledger/`` may stand what a person put there."""
+    return bool(_LEDGER_KEY.fullmatch(key))
 
 
 def ledger_number(key: str) -> int:

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import yaml
-
 from rerail.policies.errors import UsageError
 from rerail.policies.recovery import RecoveryPolicy
+from rerail.policies.yaml_text import read_yaml
 
 
 def parse_policy(text: str, where: str, base: RecoveryPolicy) -> RecoveryPolicy:
@@ -19,11 +18,9 @@ def parse_policy(text: str, where: str, base: RecoveryPolicy) -> RecoveryPolicy:
     Raises:
         UsageError: Names the field, the value and the way out.
     """
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UsageError(f"{where}: no YAML: {' '.join(str(error).split())}") from None
-    if content is not None and not isinstance(content, dict):
+    documents = read_yaml(text, where)
+    content = documents[0] if documents else None
+    if len(documents) > 1 or (content is not None and not isinstance(content, dict)):
         raise UsageError(f"{where}: a mapping of policy fields belongs there, for example 'hold_s: 60'")
     chosen: dict[str, Any] = base.model_dump() | (content or {})
     return RecoveryPolicy.from_mapping(chosen, where)

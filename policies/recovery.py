@@ -4,13 +4,16 @@ A policy is data: it stands in ``run.json``, is printed in the report, and a typ
 """
 
 import difflib
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from pydantic import Field, ValidationError, model_validator
 
 from rerail.policies.documents import Value
 from rerail.policies.errors import UsageError
 from rerail.policies.units import duration_s
+
+LONGEST_S: Final = 1e7
+"""What is told to pods, as a grace or in their environment, is shorter than this: 115 days."""
 
 
 class Budgets(Value):
@@ -70,7 +73,7 @@ class RecoveryPolicy(Value):
 
     suspect_margin_s: float = Field(60.0, ge=0)
     save_within_s: float = Field(120.0, gt=0)
-    end_grace_s: float = Field(30.0, ge=0)
+    end_grace_s: float = Field(30.0, ge=0, lt=LONGEST_S)
     end_grace_untrusted_s: float = Field(5.0, ge=0)
     end_wait_s: float = Field(60.0, gt=0)
     hang_after_s: float = Field(300.0, gt=0)
@@ -79,7 +82,7 @@ class RecoveryPolicy(Value):
     load_within_s: float = Field(1800.0, gt=0)
     phase_within_s: float = Field(3600.0, gt=0)
     prepare_s: float = Field(10.0, gt=0)
-    hold_s: float = Field(120.0, gt=0)
+    hold_s: float = Field(120.0, gt=0, lt=LONGEST_S)
     in_place: bool = True
     settle_s: float = Field(1.0, ge=0)
     backoff_s: float = Field(1.0, ge=0)
@@ -88,7 +91,7 @@ class RecoveryPolicy(Value):
     yielded_wait_s: float = Field(604_800.0, gt=0)
     restart_priority_class: str = ""
     store_wait_s: float = Field(3600.0, gt=0)
-    poll_s: float = Field(1.0, gt=0)
+    poll_s: float = Field(1.0, gt=0, lt=LONGEST_S)
     max_attempts: int = Field(100, ge=1)
     keep_last: int = Field(3, ge=1)
     keep_clean_s: float = Field(21_600.0, ge=0)
@@ -116,6 +119,8 @@ class RecoveryPolicy(Value):
         """
         try:
             return cls.model_validate(_in_seconds(given, where))
+        except RecursionError:
+            raise UsageError(f"{where}: an alias in it holds itself: write the fields out") from None
         except ValidationError as error:
             first = error.errors()[0]
             path = ".".join(str(part) for part in first["loc"])
@@ -132,8 +137,8 @@ def _in_seconds(given: dict[str, Any], where: str, above: str = "") -> dict[str,
     return {
         name: _in_seconds(value, where, f"{above}{name}.")
         if isinstance(value, dict)
-        else duration_s(value, f"{where}: field {above}{name!s}")
-        if isinstance(value, str) and str(name).endswith("_s")
+        else duration_s(str(value), f"{where}: field {above}{name!s}")
+        if isinstance(value, str | bool) and str(name).endswith("_s")
         else value
         for name, value in given.items()
     }

@@ -46,16 +46,15 @@ def _templates(path: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     Raises:
         UsageError: The file cannot be read, is no YAML, or an object in it has another form.
     """
-    import yaml
-
     from rerail.policies.errors import UsageError
+    from rerail.policies.yaml_text import read_yaml
 
     try:
-        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+        documents = read_yaml(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; pass YAML files with workflows or templates of Argo") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: no YAML: {' '.join(str(error).split())}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: no YAML: {error.reason} at byte {error.start}; write it in UTF-8") from None
     for document in documents:
         if not isinstance(document, dict) or not str(document.get("apiVersion", "")).startswith("argoproj.io/"):
             continue

@@ -3,15 +3,15 @@
 import re
 from importlib.metadata import entry_points
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from rerail.plugins.checkpoint.names import check_prefix
 from rerail.plugins.checkpoint.store import RunStore, Store
+from rerail.policies.addresses import FORMS, shown, split
 from rerail.policies.errors import NotFoundError, RefusedError, UsageError
 from rerail.policies.keys import check_run_name
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
-_FORMS = "use file:///absolute/folder or s3://bucket/prefix"
 
 
 def open_store(url: str, *, create: bool = False) -> Store:
@@ -26,9 +26,9 @@ def open_store(url: str, *, create: bool = False) -> Store:
         UsageError: The address cannot be used.
         NotFoundError: The folder is missing and ``create`` is not set.
     """
-    parts = urlsplit(url)
+    parts = split(url)
     if parts.query or parts.fragment:
-        raise UsageError(f"store address {url!r} has a '?' or '#', which no store takes; {_FORMS}")
+        raise UsageError(f"store address {shown(url)!r} has a '?' or '#', which no store takes; {FORMS}")
     if parts.scheme == "file":
         return _open_folder(url, parts.netloc, unquote(parts.path), create=create)
     if parts.scheme == "s3":
@@ -37,7 +37,7 @@ def open_store(url: str, *, create: bool = False) -> Store:
         store: Store = found.load()(url, create=create)
         return store
     what = f"scheme {parts.scheme!r}" if parts.scheme else "a path without a scheme"
-    raise UsageError(f"store address {url!r} is not usable ({what}); {_FORMS}")
+    raise UsageError(f"store address {shown(url)!r} is not usable ({what}); {FORMS}")
 
 
 def open_run(
@@ -61,7 +61,7 @@ def open_run(
     if control is None or control == store:
         both = open_store(store, create=create).below(run)
         return RunStore(run, control=both, shards=both)
-    parts = urlsplit(store)
+    parts = split(store)
     away = outside and parts.scheme == "file" and not Path(unquote(parts.path)).is_dir()
     documents = open_store(control, create=create).below(run)
     if not away:
@@ -73,9 +73,9 @@ def open_run(
 
 def _open_folder(url: str, host: str, path: str, *, create: bool) -> Store:
     if host not in {"", "localhost"} or not path.startswith("/"):
-        raise UsageError(f"store address {url!r} is not absolute; three slashes come before the folder: {_FORMS}")
+        raise UsageError(f"store address {shown(url)!r} is not absolute; three slashes come before the folder: {FORMS}")
     if "\0" in path:
-        raise UsageError(f"store address {url!r} holds a zero character; {_FORMS}")
+        raise UsageError(f"store address {shown(url)!r} holds a zero character; {FORMS}")
     from rerail.plugins.checkpoint.posix import PosixStore, make_root
 
     root = Path(path)
@@ -91,11 +91,11 @@ def _open_folder(url: str, host: str, path: str, *, create: bool) -> Store:
 
 def _open_bucket(url: str, bucket: str, prefix: str) -> Store:
     if not _BUCKET.fullmatch(bucket):
-        raise UsageError(f"store address {url!r} has no usable bucket name ({bucket!r}); {_FORMS}")
+        raise UsageError(f"store address {shown(url)!r} has no usable bucket name; {FORMS}")
     try:
         check_prefix(prefix)
     except RefusedError as error:
-        raise UsageError(f"store address {url!r} is not usable: {error}; {_FORMS}") from error
+        raise UsageError(f"store address {shown(url)!r} is not usable: {error}; {FORMS}") from error
     # boto3 takes a second to import: whoever uses a folder does not pay for it.
     from rerail.plugins.checkpoint.s3 import S3Store
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
 import boto3
 from botocore import exceptions as boto_errors
@@ -35,6 +34,7 @@ from rerail.plugins.checkpoint.names import HIDDEN, PROOFS, Requests, check_key,
 from rerail.plugins.checkpoint.proof import prove_exclusive, prove_once
 from rerail.plugins.checkpoint.s3_transfer import Body, Tuning, UploadGoneError, sent
 from rerail.plugins.checkpoint.store import Buffer, Created, Entry, Exists, Page, Uploaded
+from rerail.policies.addresses import shown, split
 from rerail.policies.errors import (
     DamagedError,
     NotFoundError,
@@ -185,7 +185,7 @@ class S3Store:
                 lambda data: self._create(key, data),
                 lambda: self._get(key),
                 token=token,
-                store=f"{self.url} ({self._bucket.endpoint}, dialect {self._bucket.dialect.name})",
+                store=f"{self.url} ({shown(self._bucket.endpoint)}, dialect {self._bucket.dialect.name})",
                 way_out=_WAY_OUT,
             )
         finally:
@@ -341,9 +341,9 @@ class _Bucket:
                     client = self.make_client(self.patience)
                 except (BotoCoreError, ValueError) as error:
                     raise UsageError(
-                        f"the AWS settings cannot be used: {error}; check AWS_* and the profile"
+                        f"the AWS settings cannot be used: {shown(str(error))}; check AWS_* and the profile"
                     ) from error
-                host = urlsplit(client.meta.endpoint_url).hostname or ""
+                host = split(client.meta.endpoint_url).hostname or ""
                 self._dialect = find_dialect(host, self.dialect_name)
                 client.meta.events.register("before-sign.s3.PutObject", self._before_sign)
                 client.meta.events.register("before-sign.s3.UploadPart", self._before_sign_part)
@@ -405,7 +405,7 @@ class _Bucket:
         raise AssertionError(action)
 
     def _explain(self, error: ClientError | BotoCoreError, action: str, key: str) -> RerailError:
-        said = f"{action} of s3://{self.bucket}/{key} at {self.endpoint}: {error}"
+        said = f"{action} of s3://{self.bucket}/{key} at {shown(f'{self.endpoint}: {error}')}"
         if isinstance(error, ClientError):
             return self._explain_answer(error, action, said)
         if isinstance(error, boto_errors.SSLError) and any(sign in str(error) for sign in _UNTRUSTED):

@@ -3,7 +3,9 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import EntryPoint, entry_points, version
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -65,17 +67,30 @@ def _completing(environ: Mapping[str, str]) -> list[str]:
     return words[1:2] if len(words) > 2 or environ.get("COMP_CWORD", "1") != "1" else []  # noqa: PLR2004 -- rerail COMMAND ...
 
 
+def _tell_workflow(said: str, environ: Mapping[str, str]) -> None:
+    """In a pod of a Workflow, an error is the node's message too: any command may be a step there."""
+    if not environ.get("RERAIL_WORKFLOW_UID"):
+        return
+    from rerail.plugins.steps.outputs import TERMINATION_LOG, leave_words
+
+    with suppress(OSError):  # a log that cannot be written changes nothing about the error
+        leave_words(Path(environ.get("RERAIL_TERMINATION_LOG") or TERMINATION_LOG), said)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code.
 
-    Errors of Rerail go to stderr as a headline and a message, and exit with the code of their class. A reader of
+    Errors of Rerail go to stderr as a headline and a message, in a pod of a Workflow to its termination log too, and
+    exit with the code of their class. A reader of
     stdout that has gone ends the command quietly.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         build(given or _completing(os.environ))(given, prog_name="rerail")
     except RerailError as error:
-        typer.echo(f"{error.headline}: {error}", err=True)
+        said = f"{error.headline}: {error}"
+        typer.echo(said, err=True)
+        _tell_workflow(said, os.environ)
         if isinstance(error, TransientError) and error.retry_after_s is not None:
             typer.echo(f"Trying again may work after {error.retry_after_s:g} s.", err=True)
         sys.exit(error.exit_code)

@@ -7,7 +7,7 @@ import socket
 import time
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import typer
 
@@ -24,6 +24,7 @@ from rerail.plugins.gang.submission import submit
 from rerail.plugins.nodes.guard import LocalGuard
 from rerail.plugins.nodes.local import LocalNodes
 from rerail.plugins.nodes.pausing import LocalPause
+from rerail.policies.addresses import split
 from rerail.policies.documents import RunDoc
 from rerail.policies.errors import UsageError
 from rerail.policies.keys import check_run_name
@@ -225,7 +226,7 @@ def _new_name(command: list[str]) -> str:
 
 def state_folder(address: str) -> Path:
     """Beside a store that is a folder, else where this user's programs keep their state."""
-    parts = urlsplit(address)
+    parts = split(address)
     if parts.scheme == "file":
         return Path(unquote(parts.path)) / ".local"
     home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")

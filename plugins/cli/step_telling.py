@@ -38,6 +38,11 @@ def telling(outputs: Path) -> Iterator[tuple["Inputs", "Outputs"]]:
     except RerailError as error:
         told.words(f"{error.headline}: {error}")
         raise
+    except typer.Exit:
+        raise
+    except Exception as error:  # Whatever it is: the pod would end without a word, and it is raised again.
+        told.words(f"{RerailError.headline}: {type(error).__name__}; see the log")
+        raise
 
 
 def required(held: ExitStack) -> Any:

@@ -17,15 +17,19 @@ class Lost(Value):
 
 
 def newest_entry(run: RunStore) -> LedgerEntry | None:
-    """The newest decision, by one short LIST and one GET; None before the first.
+    """The newest decision, by one short LIST and one GET, and more LISTs only past what is no entry; None if none is.
 
     Raises:
         DamagedError: The entry is not what was written.
     """
     page = run.control.page(keys.LEDGER, limit=1)
-    if not page.entries:
-        return None
-    return _read(run, page.entries[0].key)
+    while True:
+        for entry in page.entries:
+            if keys.is_ledger(entry.key):
+                return _read(run, entry.key)
+        if page.next_after is None:
+            return None
+        page = run.control.page(keys.LEDGER, start_after=page.next_after)
 
 
 def entry_at(run: RunStore, number: int) -> LedgerEntry:
@@ -43,7 +47,7 @@ def all_decisions(run: RunStore) -> list[LedgerEntry]:
     after = ""
     while True:
         page = run.control.page(keys.LEDGER, start_after=after)
-        found += [_read(run, entry.key) for entry in page.entries]
+        found += [_read(run, entry.key) for entry in page.entries if keys.is_ledger(entry.key)]
         if page.next_after is None:
             break
         after = page.next_after

@@ -183,6 +183,8 @@ def _notes(run: RunStore, unreadable: list[str]) -> tuple[Note, ...]:
     page = run.control.page(keys.LEDGER, limit=NOTES_AT_MOST)
     notes = []
     for entry in page.entries:
+        if not keys.is_ledger(entry.key):
+            continue
         try:
             decided = LedgerEntry.decode(run.control.get(entry.key), entry.key)
         except (NotFoundError, DamagedError, NewerFormatError) as error:

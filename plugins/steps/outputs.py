@@ -35,14 +35,19 @@ class Outputs:
     def words(self, text: str) -> None:
         """Write why, for people: as an output, and as the pod's last words, which become the node's message."""
         self.write(words=text)
-        if self.last_words.exists():
-            # The file is a mount of its own: it can be written, not replaced.
-            self.last_words.write_bytes(text.encode()[:_MOST_BYTES].decode(errors="ignore").encode())
+        leave_words(self.last_words, text)
 
     def progress(self, done: int, total: int) -> None:
         """Move the progress bar."""
         if self.progress_file is not None and total > 0:
             _replace(self.progress_file, f"{min(done, total)}/{total}")
+
+
+def leave_words(log: Path, text: str) -> None:
+    """Write a pod's last words, cut to what Argo keeps, if their file is there."""
+    if log.exists():
+        # The file is a mount of its own: it can be written, not replaced.
+        log.write_bytes(text.encode()[:_MOST_BYTES].decode(errors="ignore").encode())
 
 
 def _replace(path: Path, text: str) -> None:

@@ -17,6 +17,7 @@ from pydantic.alias_generators import to_camel
 
 from rerail.plugins.kube.resources import ResourceType
 from rerail.policies.errors import UsageError
+from rerail.policies.yaml_text import read_yaml
 
 T = TypeVar("T")
 
@@ -203,10 +204,10 @@ class VolcanoObject(Part):
         Raises:
             UsageError: No YAML, several documents, or another kind.
         """
-        try:
-            content = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise UsageError(f"the manifest is no YAML of one document: {error}") from error
+        documents = read_yaml(text, "the manifest")
+        if len(documents) > 1:
+            raise UsageError(f"the manifest is no YAML of one document: it holds {len(documents)}")
+        content = documents[0] if documents else None
         if not isinstance(content, dict):
             raise UsageError(f"the manifest holds no {cls.RESOURCE.kind}: an object with apiVersion, kind, metadata")
         return cls.from_dict(content)

@@ -214,7 +214,8 @@ def _opening(state: RunState, seen: Observations, policy: RecoveryPolicy, now: N
             return _stopped(
                 state,
                 f"attempt {state.attempt} was started for gang {start.gang!r}, which this ledger does not know; "
-                "another controller writes to this run",
+                "another controller writes to this run, or entries of ledger/ were removed: restore them, or begin a "
+                "new run (`rerail run --from RUN@STEP`)",
                 now,
             )
         running = records.started(_enter(state, "running", reason=""), start, now=now)

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from rerail.policies.documents import Value, canonical
 from rerail.policies.owners import WorkflowRef
+from rerail.policies.recovery import LONGEST_S
 
 RUN_LABEL: Final = "rerail.dev/run"
 ATTEMPT_LABEL: Final = "rerail.dev/attempt"
@@ -41,11 +42,11 @@ class AttemptGang(Value):
     attempt: int = Field(ge=1)
     excluded_nodes: tuple[str, ...] = ()
     hostnames: dict[str, str] = Field(default_factory=dict)
-    grace_s: float = Field(30.0, ge=0, lt=1e7)
+    grace_s: float = Field(30.0, ge=0, lt=LONGEST_S)
     store: str = Field(min_length=1)
     control: str | None = None
-    hold_s: float = Field(120.0, gt=0, lt=1e7)
-    poll_s: float = Field(1.0, gt=0, lt=1e7)
+    hold_s: float = Field(120.0, gt=0, lt=LONGEST_S)
+    poll_s: float = Field(1.0, gt=0, lt=LONGEST_S)
     owner: str = ""
     priority_class: str = ""
 

@@ -1,12 +1,26 @@
 """Reading a manifest field by field, so that every complaint names the field, its value and the way out."""
 
 import copy
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from rerail.policies.errors import UsageError
 
 _SHOWN = 80
+_SECRET_PART = re.compile(r"(?:^|\.)env(?:[.\[]|$)")
+
+
+def shown_value(path: str, value: object) -> str:
+    """A value for a complaint, cut; what stands in ``env``, or holds one, may be a secret and is not shown."""
+    if _may_be_secret(path, value):
+        return "a value that is not shown"
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def _may_be_secret(path: str, value: object) -> bool:
+    return bool(_SECRET_PART.search(path)) or "'env'" in repr(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +39,7 @@ class Field:
     def error(self, problem: str, *, show: bool = True) -> UsageError:
         """The complaint; ``show`` says whether the value helps."""
         where = f"{self.source}: {self.path}" if self.path else self.source
-        text = repr(self.value)
-        said = f" = {text if len(text) <= _SHOWN else text[: _SHOWN - 1] + '…'}" if show else ""
+        said = f" = {shown_value(self.path, self.value)}" if show else ""
         return UsageError(f"{where}{said}: {problem}")
 
     def at(self, key: str) -> "Field":
@@ -70,7 +83,8 @@ class Field:
         if self.value is None:
             return default
         if not isinstance(self.value, str):
-            raise self.error(f"is not text; write it in quotes: '{self.value}'")
+            quoted = "" if _may_be_secret(self.path, self.value) else f": '{self.value}'"
+            raise self.error(f"is not text; write it in quotes{quoted}")
         return self.value
 
     def texts(self) -> list[str]:
@@ -101,12 +115,16 @@ def plain_copy(document: object, source: str) -> dict[str, Any]:
     """A deep copy of a document that JSON can carry.
 
     Raises:
-        UsageError: It is no mapping, or a field holds what YAML made of unquoted text (a date, a key such as ``on``).
+        UsageError: It is no mapping, or a field holds what YAML made of unquoted text (a date, a key such as ``on``),
+            or it is nested too deeply.
     """
     if not isinstance(document, dict):
         raise UsageError(f"{source} holds no object: apiVersion, kind, metadata and spec are wanted")
-    _check_plain(Field(source, "", document))
-    return copy.deepcopy(document)
+    try:
+        _check_plain(Field(source, "", document))
+        return copy.deepcopy(document)
+    except RecursionError:
+        raise UsageError(f"{source} is nested too deeply, or an alias in it holds itself: write it out") from None
 
 
 def _check_plain(field: Field) -> None:

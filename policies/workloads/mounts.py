@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
+from rerail.policies.addresses import shown, split
 from rerail.policies.errors import UsageError
 
 _OF_THE_POD: Final = ("emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image")
@@ -30,22 +31,23 @@ def check_mounted(
     Raises:
         UsageError: Nothing is mounted there, or a volume that ends with the pod or the job, or one to read only.
     """
-    parts = urlsplit(address)
+    parts = split(address)
     if parts.scheme != "file":
         return
+    said = shown(address)
     folder = PurePosixPath(unquote(parts.path))
     mounts = {PurePosixPath(one["mountPath"]): one for one in (*job_volumes, *(container.get("volumeMounts") or []))}
     over = [path for path in (folder, *folder.parents) if path in mounts]
     if not over:
-        raise UsageError(f"{where}: store {address} would lie inside the container and go with the pod: {_WAY_OUT}")
+        raise UsageError(f"{where}: store {said} would lie inside the container and go with the pod: {_WAY_OUT}")
     mount = mounts[over[0]]
     if "volumeClaim" in mount:
         raise UsageError(
-            f"{where}: store {address} lies on spec.volumes {str(over[0])!r}, whose claim Volcano makes for one job "
+            f"{where}: store {said} lies on spec.volumes {str(over[0])!r}, whose claim Volcano makes for one job "
             f"and deletes with it, and every attempt is a job of its own: name a claim of yours with volumeClaimName"
         )
     if mount.get("readOnly"):
-        raise UsageError(f"{where}: store {address} lies on {str(over[0])!r}, which is mounted to be read only")
+        raise UsageError(f"{where}: store {said} lies on {str(over[0])!r}, which is mounted to be read only")
     if "volumeClaimName" in mount:
         return
     volumes = {one.get("name"): one for one in pod_spec.get("volumes") or []}
@@ -53,5 +55,5 @@ def check_mounted(
     kind = next((kind for kind in _OF_THE_POD if kind in volume), None)
     if kind:
         raise UsageError(
-            f"{where}: store {address} lies on volume {volume['name']!r} ({kind}), which ends with the pod: {_WAY_OUT}"
+            f"{where}: store {said} lies on volume {volume['name']!r} ({kind}), which ends with the pod: {_WAY_OUT}"
         )

@@ -3,6 +3,7 @@
 import math
 from typing import Any, Final
 
+from rerail.policies.addresses import shown
 from rerail.policies.errors import UsageError
 from rerail.policies.workloads.attempt import AttemptGang
 from rerail.policies.workloads.exclusion import exclude_nodes
@@ -126,7 +127,7 @@ def _field(name: str, path: str) -> dict[str, Any]:
 
 
 def _said(variable: dict[str, Any]) -> str:
-    return repr(variable["value"]) if "value" in variable else str(variable.get("valueFrom", "nothing"))
+    return shown(repr(variable["value"])) if "value" in variable else str(variable.get("valueFrom", "nothing"))
 
 
 def _seconds(seconds: float) -> str:

@@ -10,6 +10,7 @@ from rerail.policies.workloads.fields import Field, plain_copy
 from rerail.policies.workloads.run_manifest import RUN_KIND, RunManifest, to_vcjob
 from rerail.policies.workloads.vcjob_reading import read_vcjob
 from rerail.policies.workloads.workload import Workload
+from rerail.policies.yaml_text import read_yaml
 
 _FORMS: Final = "a vcjob (apiVersion: batch.volcano.sh/v1alpha1, kind: Job) or a Run (apiVersion: rerail.dev/v1alpha1)"
 
@@ -39,10 +40,7 @@ def parse_manifest(text: str, source: str) -> list[object]:
     Raises:
         UsageError: It is no YAML, or a key stands twice.
     """
-    try:
-        return [one for one in yaml.load_all(text, Loader=_ManifestLoader) if one is not None]
-    except yaml.YAMLError as error:
-        raise UsageError(f"{source} is no YAML: {error}") from error
+    return [one for one in read_yaml(text, source, _ManifestLoader) if one is not None]
 
 
 def read_workload(document: object, source: str, *, run: str | None = None) -> Workload:

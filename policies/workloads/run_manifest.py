@@ -9,6 +9,7 @@ from pydantic.alias_generators import to_camel
 from rerail.policies.documents import Value
 from rerail.policies.errors import UsageError
 from rerail.policies.recovery import RecoveryPolicy
+from rerail.policies.workloads.fields import shown_value
 from rerail.policies.workloads.lock import LOCK_ANNOTATION
 
 RUN_KIND: Final = "Run"
@@ -112,7 +113,7 @@ def _first_problem(error: ValidationError) -> str:
         known = [to_camel(name) for name in part.model_fields]
         near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
         return f"unknown field {path}: " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}")
-    return f"{path} = {first['input']!r}: {first['msg']}"
+    return f"{path} = {shown_value(path, first['input'])}: {first['msg']}"
 
 
 def to_vcjob(run: RunManifest) -> dict[str, Any]:

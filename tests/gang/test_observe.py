@@ -13,7 +13,7 @@ from rerail.plugins.checkpoint.open import open_run
 from rerail.plugins.checkpoint.readonly import read_only
 from rerail.plugins.cli.main import main
 from rerail.plugins.gang.clusters import observed
-from rerail.plugins.gang.ledger import append, newest_entry
+from rerail.plugins.gang.ledger import all_decisions, append, newest_entry
 from rerail.plugins.gang.observing import Observer
 from rerail.plugins.nodes.local import LocalNodes
 from rerail.plugins.trainer import processes
@@ -138,6 +138,18 @@ def test_in_a_cluster_only_reads_are_sent(world, make_rig, wait_for, tmp_path, k
     assert "end gang run-a1" in lines[0], said
     assert {method for method, _ in rig.api.requests[before:]} == {"GET"}
     assert newest_entry(run).number == 0
+
+
+def test_what_is_no_entry_of_the_ledger_is_passed_over(tmp_path):
+    run = open_run("run", store=tmp_path.as_uri())
+    for name in ("000-notes.txt", "000000000.json~"):
+        run.control.put(f"{keys.LEDGER}{name}", b"x")
+    assert newest_entry(run) is None
+    made = Decision(state=RunState(run="run", world_size=2, phase="running", attempt=1), note="made")
+    for number in (0, 1):
+        append(run, number, made, at_s=1.0)
+    assert newest_entry(run).number == 1
+    assert [entry.number for entry in all_decisions(run)] == [0, 1]
 
 
 def test_a_store_that_is_only_read_refuses_every_write(world):

@@ -46,6 +46,10 @@ def test_a_policy_may_be_written_in_words():
         ({"budgets": {"window_s": "soon"}}, r"field budgets\.window_s = 'soon'"),
         ({"max_attempts": 0}, r"field 'max_attempts' = 0: .*greater than or equal to 1"),
         ({"in_place": "perhaps"}, r"field 'in_place' = 'perhaps'"),
+        ({"hold_s": 20_000_000}, r"field 'hold_s' = 20000000: .*less than 10000000"),
+        ({"hold_s": float("inf")}, r"field 'hold_s' = inf: .*less than 10000000"),
+        ({"end_grace_s": "20000000"}, r"field 'end_grace_s' = 20000000\.0: .*less than 10000000"),
+        ({"poll_s": True}, r"field poll_s = 'True' is no duration"),
         ({"end_grace_s": 1, "end_grace_untrusted_s": 5}, r"end_grace_untrusted_s \(5\.0\) is longer"),
     ],
 )

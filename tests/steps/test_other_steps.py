@@ -8,8 +8,14 @@ from base64 import b64encode
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import typer
 
+<<<<<<< HEAD
 from rerail.plugins.checkpoint.notes import read_requests
+=======
+from rerail.plugins.cli.main import main
+from rerail.plugins.cli.step_telling import telling
+>>>>>>> fix1
 from rerail.plugins.gang.ledger import append
 from rerail.plugins.steps.outputs import Outputs
 from rerail.policies.supervisor.reopen import taken_over
@@ -363,3 +369,30 @@ def test_last_words_are_bounded_whole_letters_and_need_no_file(tmp_path):
     assert (tmp_path / "progress").read_text() == "100/100"
     outputs.write(next_attempt=2)
     assert (tmp_path / "out" / "next-attempt").read_text() == "2"
+
+
+def test_an_end_that_nobody_expected_has_last_words_too(tmp_path, monkeypatch):
+    log = tmp_path / "log"
+    log.touch()
+    monkeypatch.setenv("RERAIL_TERMINATION_LOG", str(log))
+    with pytest.raises(typer.Exit), telling(tmp_path):
+        raise typer.Exit(3)
+    assert log.read_text() == ""
+    with pytest.raises(KeyError), telling(tmp_path):
+        raise KeyError("hunter2")
+    assert log.read_text() == "Rerail failed: KeyError; see the log"
+
+
+@pytest.mark.parametrize(("uid", "words"), [("u1", "Bad input: --deadline = 'soon' is no duration"), ("", "")])
+def test_an_error_of_any_command_in_a_pod_of_a_workflow_is_its_last_words(tmp_path, monkeypatch, uid, words):
+    log = tmp_path / "log"
+    monkeypatch.setenv("RERAIL_TERMINATION_LOG", str(log))
+    monkeypatch.setenv("RERAIL_WORKFLOW_UID", uid)
+    for there in (False, True):
+        if there:
+            log.touch()
+        with pytest.raises(SystemExit, match="2"):
+            main(["evict", "--gang", "x", "--deadline", "soon"])
+        assert log.exists() == there
+    assert log.read_text().startswith(words)
+    assert bool(log.read_text()) == bool(words)

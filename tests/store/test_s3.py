@@ -175,9 +175,10 @@ def test_a_server_that_never_answers_well_is_unreachable(behind, proxy):
 
 
 def test_a_server_that_is_not_there_is_unreachable(s3_store):
-    store = s3_store(endpoint="http://127.0.0.1:9", patience=Patience(tries=2, first_pause_s=0.01))
-    with pytest.raises(StoreUnreachableError, match=r"127\.0\.0\.1:9.*AWS_ENDPOINT_URL"):
+    store = s3_store(endpoint="http://AKIA:hunter2@127.0.0.1:9", patience=Patience(tries=2, first_pause_s=0.01))
+    with pytest.raises(StoreUnreachableError, match=r"127\.0\.0\.1:9.*AWS_ENDPOINT_URL") as caught:
         store.create("a", b"x")
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_server_that_is_silent_is_given_up(s3_store, proxy):

@@ -360,3 +360,10 @@ def test_a_stop_that_the_owner_before_asked_for_ends_the_gang_and_not_the_run(ru
     assert step(ending, gone).state.phase == "stopped"
     on = step(taken_over(entry, "another").state, gone).state
     assert (on.phase, on.attempt) == ("opening", 2)
+
+
+def test_a_start_that_the_ledger_does_not_know_is_told_with_the_way_out():
+    opened = begin("run", 4, nodes=NODES, now=now()).state
+    stopped = step(opened, Observations(start=start(opened).model_copy(update={"gang": "run-a7"}))).state
+    assert stopped.phase == "stopped"
+    assert "or entries of ledger/ were removed: restore them, or begin a new run (`rerail run --from" in stopped.reason

@@ -101,7 +101,12 @@ def test_another_kind_is_refused_by_name():
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("a: b: c", "no YAML"), ("[]", "holds no Job"), ("a: 1\n---\nb: 1", "no YAML of one document")],
+    [
+        ("a: b: c", "no YAML"),
+        ("a: !!bool abc", "no YAML"),
+        ("[]", "holds no Job"),
+        ("a: 1\n---\nb: 1", "no YAML of one document"),
+    ],
 )
 def test_a_manifest_that_is_none_is_refused(text, words):
     with pytest.raises(UsageError, match=words):

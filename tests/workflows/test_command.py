@@ -89,6 +89,7 @@ def test_a_workflow_of_others_is_told_what_is_wrong(capsys, tmp_path):
     ("content", "told"),
     [
         ("{", "no YAML"),
+        ("a: !!bool abc", "no YAML"),
         ("apiVersion: argoproj.io/v1alpha1\nkind: Workflow\nspec: []\n", "have to be mappings"),
         ("apiVersion: argoproj.io/v1alpha1\nkind: Workflow\nspec: {templates: {a: b}}\n", "has to be a list"),
         (None, "pass YAML files"),

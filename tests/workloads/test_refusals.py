@@ -3,6 +3,8 @@
 import pytest
 
 from rerail.policies.errors import UsageError
+from rerail.policies.policy_text import parse_policy
+from rerail.policies.recovery import RecoveryPolicy
 from rerail.policies.workloads.podgroup import render_podgroup
 from rerail.policies.workloads.reading import parse_manifest, read_workload
 from rerail.policies.workloads.vcjob import render_vcjob
@@ -124,7 +126,13 @@ def test_a_name_given_beside_the_manifest_names_the_run(job):
         read(job(), run="No!")
 
 
-@pytest.mark.parametrize(("text", "said"), [("a: 1\na: 2", "the key 'a' stands twice"), ("a: [", "is no YAML")])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: 1\na: 2", "the key 'a' stands twice"),
+        ("a: [", r"no YAML: .* \(line 1, column 5\)"),
+    ],
+)
 def test_yaml_that_means_something_else_is_refused(text, said):
     with pytest.raises(UsageError, match=said):
         parse_manifest(text, "job.yaml")
@@ -232,6 +240,44 @@ def test_a_bad_run_is_refused(fields, said):
     with pytest.raises(UsageError) as caught:
         read_workload({**RUN, "spec": {**RUN["spec"], **fields}}, "run.yaml")
     assert said in str(caught.value)
+
+
+SECRET = "AWS_SECRET_ACCESS_KEY=hunter2"
+
+
+@pytest.mark.parametrize("env", [{"K": SECRET}, [SECRET], [{"name": [SECRET]}]])
+def test_a_value_in_env_is_not_shown(job, env):
+    wrong = [{**RUN, "spec": {**RUN["spec"], "env": env}}, {**RUN, "spec": [{"env": env}]}, job({(*MAIN, "env"): env})]
+    wrong += [job({POD: [{"env": env}]}), job({(*MAIN, "env"): [{"name": {SECRET: 1}}]})]
+    for document in wrong:
+        with pytest.raises(UsageError, match=r"env|spec") as caught:
+            read(document)
+        assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "? [a]\n: b",
+        "a: !!int abc",
+        "a: !!bool abc",
+        "a: !!timestamp abc",
+        "a: " + "1" * 5000,
+        "a: " + "[" * 2000 + "]" * 2000,
+        "a: &a {b: *a}",
+    ],
+)
+def test_yaml_that_breaks_its_reader_is_bad_input(text):
+    with pytest.raises(UsageError, match=r"run\.yaml"):
+        read_workload(parse_manifest(text, "run.yaml"), "run.yaml")
+    with pytest.raises(UsageError, match=r"p\.yaml: "):
+        parse_policy(text, "p.yaml", RecoveryPolicy())
+
+
+def test_a_line_of_no_yaml_is_not_shown():
+    with pytest.raises(UsageError, match=r"run\.yaml: no YAML: .* \(line 2, column 18\)") as caught:
+        parse_manifest("env:\n- SECRET: hunter2: :\n", "run.yaml")
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_run_of_a_newer_version_is_refused():
