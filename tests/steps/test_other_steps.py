@@ -10,12 +10,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import typer
 
-<<<<<<< HEAD
 from rerail.plugins.checkpoint.notes import read_requests
-=======
 from rerail.plugins.cli.main import main
 from rerail.plugins.cli.step_telling import telling
->>>>>>> fix1
 from rerail.plugins.gang.ledger import append
 from rerail.plugins.steps.outputs import Outputs
 from rerail.policies.supervisor.reopen import taken_over
