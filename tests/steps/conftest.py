@@ -323,9 +323,10 @@ class Stage:
         if requests:
             self._save(attempt, first + 16, "request", answers=tuple(one.id for _, one in requests))
             self._leave(attempt, pods, 85)
-        elif fault == "xid" and attempt not in self._struck:
-            self._struck.add(attempt)
-            self.node(pods[0]["spec"]["nodeName"], XID)
+        elif fault == "xid":
+            if attempt not in self._struck:
+                self._struck.add(attempt)
+                self.node(pods[0]["spec"]["nodeName"], XID)
         elif fault == "lost":
             self._leave(attempt, pods, 1)
         else:
