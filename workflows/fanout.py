@@ -110,6 +110,7 @@ OF_GANG: Final = (
 _PLACE: Final = names(PLACE)
 _WORK: Final = names(WORK)
 _BOUNDS: Final = names((DEADLINE, MAX_ATTEMPTS, TAKE_OVER, GUARD_NAMESPACE))
+_ENDING: Final = names((*PLACE, DEADLINE, GUARD_NAMESPACE))
 _REACH: Final = names((STORE, CONTROL, RUN, STORE_SECRET))
 _BACKEND: Final = {"RERAIL_BACKEND": FANOUT}
 
@@ -154,7 +155,6 @@ def fanout_templates(*, prefix: str = "") -> list[DAG | Container]:
 
 def fanout_template() -> WorkflowTemplate:
     """The library's rerail-train-fanout."""
-    own = names((STORE, CONTROL, RUN, GUARD_NAMESPACE, *PLACE[3:]))
     return WorkflowTemplate(
         name=versioned(NAME),
         annotations=about(
@@ -173,8 +173,8 @@ def fanout_template() -> WorkflowTemplate:
         entrypoint=ENTRY,
         service_account_name=RUNNER,
         arguments=[setting.argument() for setting in SETTINGS],
-        templates=[*fanout_templates(), farewell_step((*_PLACE, GUARD_NAMESPACE.name), _BACKEND)],
-        hooks=farewell_hook(own),
+        templates=[*fanout_templates(), farewell_step(_ENDING, _BACKEND)],
+        hooks=farewell_hook(_ENDING),
         pod_gc=PodGC(strategy="OnPodSuccess", delete_delay_duration="10m"),
     )
 

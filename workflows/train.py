@@ -31,9 +31,11 @@ from rerail.workflows.branches import (
 )
 from rerail.workflows.naming import LABELS, about, versioned
 from rerail.workflows.parameters import (
+    BACKEND,
     BOUNDS,
     CONTROL,
     DEADLINE,
+    GUARD_NAMESPACE,
     MAX_ATTEMPTS,
     PLACE,
     RUN,
@@ -54,6 +56,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (STORE, RUN, *WORK, DEADLINE, MAX_ATTEMPT
 _PLACE: Final = names(PLACE)
 _WORK: Final = names(WORK)
 _BOUNDS: Final = names(BOUNDS)
+_ENDING: Final = names((*PLACE, DEADLINE, BACKEND, GUARD_NAMESPACE))
 
 
 def train_templates(*, prefix: str = "") -> list[DAG | Container]:
@@ -75,7 +78,6 @@ def train_templates(*, prefix: str = "") -> list[DAG | Container]:
 
 def train_template() -> WorkflowTemplate:
     """The library's rerail-train."""
-    own = names((STORE, CONTROL, RUN, *PLACE[3:]))
     return WorkflowTemplate(
         name=versioned(NAME),
         annotations=about(
@@ -91,8 +93,8 @@ def train_template() -> WorkflowTemplate:
         entrypoint=ENTRY,
         service_account_name=RUNNER,
         arguments=[setting.argument() for setting in SETTINGS],
-        templates=[*train_templates(), farewell_step()],
-        hooks=farewell_hook(own),
+        templates=[*train_templates(), farewell_step(_ENDING)],
+        hooks=farewell_hook(_ENDING),
         pod_gc=PodGC(strategy="OnPodSuccess", delete_delay_duration="10m"),
     )
 

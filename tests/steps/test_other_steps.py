@@ -9,8 +9,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rerail.plugins.gang.ledger import append
+from rerail.plugins.steps.ending import save_and_end
 from rerail.plugins.steps.outputs import Outputs
 from rerail.policies.supervisor.reopen import taken_over
+from rerail.workflows.train import train_template
 
 
 @pytest.fixture
@@ -33,8 +35,8 @@ def with_nodes(stage, *nodes, packed=False):
     stage.workflow("w1", "u1", status={"phase": "Running", **(status or {"nodes": every})})
 
 
-def train_until(stage, wait_for, attempt=1):
-    runner = stage.start()
+def train_until(stage, wait_for, attempt=1, **more):
+    runner = stage.start(**more)
     wait_for(lambda: (stage.folder / "progress").exists() and stage.state().attempt == attempt)
     return runner
 
@@ -182,6 +184,36 @@ def test_the_exit_hook_ends_what_its_workflow_left_and_nothing_else(stage, step,
     assert (state.phase, state.reason) == ("stopped", "asked to stop: Workflow team/w1 ended: Failed")
     assert state.attempts[0].last_commit_step == 16, "after a save"
     assert not [pod for pod in stage.api.find("pods") if pod["status"]["phase"] == "Running"]
+
+
+def farewell(**parameters):
+    """The environment of rerail-train's exit hook: what the workflow has, through the hook's arguments."""
+    spec = train_template().to_dict()["spec"]
+    told = {one["name"]: one.get("value", "") for one in spec["arguments"]["parameters"]} | parameters
+    template = next(one for one in spec["templates"] if one["name"] == spec["hooks"]["exit"]["template"])
+    values = {"workflow.status": "Failed"}
+    for one in spec["hooks"]["exit"]["arguments"]["parameters"]:
+        values[f"inputs.parameters.{one['name']}"] = told[one["value"].removeprefix("{{workflow.parameters.")[:-2]]
+    variables = {one["name"]: one["value"].strip("{}") for one in template["container"]["env"]}
+    return {name: values[tag] for name, tag in variables.items() if tag in values}
+
+
+def test_the_exit_hook_ends_a_podgroup_within_the_deadline_of_its_workflow(stage, step, wait_for, monkeypatch):
+    stage.faults[1] = "answer"
+    runner = train_until(stage, wait_for, rerail_backend="podgroup")
+    runner.kill()
+    runner.wait()
+    deadlines = []
+    monkeypatch.setattr(
+        "rerail.plugins.steps.farewell.save_and_end",
+        lambda *words, deadline_s, log: deadlines.append(deadline_s) or save_and_end(*words, deadline_s=9, log=log),
+    )
+    told = {"store": stage.store.as_uri(), "run": "run", "backend": "podgroup", "deadline-s": "600"}
+    nothing = {"rerail_manifest": "", "rerail_policy": ""}
+    assert step("report", **nothing, **farewell(**told)) == 0, stage.told["report"]
+    assert stage.state().attempts[0].last_commit_step == 16, "after a save"
+    assert stage.api.find("podgroups") == running(stage) == []
+    assert deadlines == [600]
 
 
 # reap
