@@ -38,6 +38,7 @@ from rerail.workflows.parameters import (
     GUARD_NAMESPACE,
     MAX_ATTEMPTS,
     PLACE,
+    PRIORITY_CLASS,
     RUN,
     STORE,
     WORK,
@@ -127,7 +128,10 @@ def _train(prefix: str) -> DAG:
 
 
 def _attempt(prefix: str) -> DAG:
-    """One attempt, and nested in it the next one. Nested ones get no manifest: the Workflow stays small."""
+    """One attempt, and nested in it the next one. Nested ones get no manifest: the Workflow stays small.
+
+    They keep the priority class, which stands in no document of a run that has a manifest.
+    """
     inputs: list[Parameter] = [Parameter(name=name) for name in (*_PLACE, *_BOUNDS, "how", "attempt")]
     inputs += [Parameter(name=name, default="") for name in _WORK]
     with DAG(name=f"{prefix}attempt", inputs=inputs, fail_fast=False) as dag:
@@ -138,6 +142,7 @@ def _attempt(prefix: str) -> DAG:
             again=given(
                 *_PLACE,
                 *_BOUNDS,
+                PRIORITY_CLASS.name,
                 how="{{tasks.assess.outputs.parameters.how}}",
                 attempt="{{tasks.assess.outputs.parameters.next-attempt}}",
             ),

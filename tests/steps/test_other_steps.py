@@ -254,6 +254,21 @@ def test_a_gang_whose_workflow_is_over_saves_and_is_ended(stage, step, wait_for,
     assert len(stage.created) == 1
 
 
+def test_a_gang_has_as_long_for_its_save_as_its_policy_says(stage, step, wait_for, monkeypatch):
+    stage.faults[1] = "answer"
+    runner = train_until(stage, wait_for, rerail_policy=f"{stage.environment()['RERAIL_POLICY']}save_within_s: 600")
+    runner.kill()
+    runner.wait()
+    stage.api.remove("workflows", "team", "w1")
+    deadlines = []
+    monkeypatch.setattr(
+        "rerail.plugins.steps.reap.save_and_end",
+        lambda *words, deadline_s, log: deadlines.append(deadline_s) or save_and_end(*words, deadline_s=9, log=log),
+    )
+    assert step("reap") == 0
+    assert (deadlines, running(stage)) == ([600], [])
+
+
 def test_a_gang_that_nobody_may_speak_for_is_left_alone(stage, step, wait_for):
     left_behind(stage, wait_for)
     stage.api.uninstall("argoproj.io")

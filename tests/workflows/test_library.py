@@ -191,6 +191,7 @@ def test_nested_attempts_carry_no_manifest(library):
     assert nested["template"] == "attempt"
     given = {one["name"] for one in nested["arguments"]["parameters"]}
     assert not given & {"manifest", "policy", "image", "command", "replicas", "gpus-per-replica", "queue"}
+    assert "priority-class" in given, "no document has it, where there is a manifest"
 
 
 def test_descriptions_stand_only_where_people_see_them(library):
