@@ -124,7 +124,7 @@ _NOTHING: Final = {
     "resources": "{}",
     "affinity": "{}",
     "grace-s": "30",
-    "priority-class": "",
+    "priority-class": '""',
     "world-size": "1",
     "local-ranks": "1",
     "hold-s": "120",
@@ -265,9 +265,9 @@ def _rank(prefix: str) -> Container:
         "RERAIL_POLL_S": told["poll-s"],
         "RERAIL_TERMINATION_LOG": "/dev/termination-log",
     }
-    # Words, amounts and rules are JSON already: nothing between here and the kernel reads them once more.
+    # Words, amounts, rules and the class are JSON already: nothing between here and the kernel reads them once more.
     patch = (
-        f'{{"hostname": "{pod}", "subdomain": "{told["gang"]}", "priorityClassName": "{told["priority-class"]}", '
+        f'{{"hostname": "{pod}", "subdomain": "{told["gang"]}", "priorityClassName": {told["priority-class"]}, '
         f'"terminationGracePeriodSeconds": {told["grace-s"]}, "affinity": {told["affinity"]}, '
         f'"containers": [{{"name": "main", "command": {told["command"]}, "resources": {told["resources"]}}}]}}'
     )
