@@ -93,15 +93,15 @@ class Inputs:
         return _YES[text.lower()]
 
     @property
-    def most_attempts(self) -> int | None:
-        """A bound on attempts; None leaves it to the policy."""
+    def most_attempts(self) -> int:
+        """A bound on attempts beside the policy's."""
         text = self.text("max-attempts")
-        return number("max-attempts", text, least=1, most=MOST_ATTEMPTS) if text else None
+        return number("max-attempts", text, least=1, most=MOST_ATTEMPTS) if text else MOST_ATTEMPTS
 
     @property
     def deadline_s(self) -> float:
-        """How long a save on request may take."""
-        return float(number("deadline-s", self.text("deadline-s") or "120", least=1))
+        """How long a save on request may take. Argo reads the same text, and takes no spaces."""
+        return float(number("deadline-s", self.environ.get("RERAIL_DEADLINE_S", "120"), least=1))
 
     @property
     def kind(self) -> str:
@@ -120,6 +120,11 @@ class Inputs:
         run = self.text("run") or None
         manifest = self.environ.get("RERAIL_MANIFEST", "")
         if manifest.strip():
+            for name in ("image", "command"):
+                if self.text(name):
+                    raise UsageError(
+                        f"parameter {name} = {self.text(name)!r} stands beside a manifest: leave one of them out"
+                    )
             return read_workload(parse_manifest(manifest, "parameter manifest"), "parameter manifest", run=run)
         if not self.text("image") and not self.text("command"):
             return None
@@ -155,6 +160,11 @@ class Inputs:
             UsageError: Something is wrong with the parameters; or there is neither a description nor such a run.
         """
         given = self.given()
+        if given is not None and given.control not in (None, self.control or self.store):
+            raise UsageError(
+                f"{given.source} says control {given.control!r} and parameter control = {self.control or ''!r}: give "
+                f"control={given.control} as a parameter, too, since later steps see no manifest"
+            )
         policy = RecoveryPolicy()
         if given is not None and given.policy:
             policy = RecoveryPolicy.from_mapping(
@@ -167,7 +177,7 @@ class Inputs:
             kind=self.kind,
             workload=given or self._standing(),
             store=self.store,
-            control=self.control or (given.control if given is not None else None),
+            control=self.control,
             policy=policy,
             policy_given=bool(told.strip()),
             owner=self.workflow.owner,

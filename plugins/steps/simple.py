@@ -70,6 +70,6 @@ def number(parameter: str, text: str, *, least: int, most: int = 10**6) -> int:
     Raises:
         UsageError: It is none, or out of bounds.
     """
-    if not re.fullmatch(r"\d{1,7}", text.strip()) or not least <= int(text) <= most:
+    if not re.fullmatch(r"[0-9]{1,7}", text) or not least <= int(text) <= most:
         raise UsageError(f"parameter {parameter} = {text!r}: a whole number from {least} to {most} belongs there")
     return int(text)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import signal
 from base64 import b64encode
 from datetime import UTC, datetime, timedelta
@@ -10,7 +11,9 @@ import pytest
 
 from rerail.plugins.gang.ledger import append
 from rerail.plugins.steps.ending import save_and_end
+from rerail.plugins.steps.inputs import MOST_ATTEMPTS, Inputs
 from rerail.plugins.steps.outputs import Outputs
+from rerail.policies.errors import UsageError
 from rerail.policies.supervisor.reopen import taken_over
 from rerail.workflows.train import train_template
 
@@ -82,10 +85,42 @@ def test_bad_input_is_found_before_anything_is_made(stage, step):
     assert step("resolve", rerail_max_attempts="0") == 2
     assert step("resolve", rerail_manifest="kind: Pod") == 2
     assert "holds no workload" in stage.last_words()
+    assert step("resolve", rerail_manifest=OF_MANIFEST.replace("{name: run}", "{name: run, namespace: other}")) == 2
+    assert "metadata.namespace = 'other', and gangs are watched in 'team'" in stage.last_words()
     assert step("resolve", rerail_manifest="", rerail_image="x", rerail_command="a 'b") == 2
     assert "quote it as in a shell" in stage.last_words()
     assert step("resolve", rerail_manifest="", rerail_image="x", rerail_command="a", rerail_replicas="two") == 2
     assert "parameter replicas = 'two'" in stage.last_words()
+
+
+OF_MANIFEST = """
+apiVersion: rerail.dev/v1alpha1
+kind: Run
+metadata: {name: run}
+spec: {image: x, command: [train], replicas: 1, store: s3://bucket/p, control: s3://bucket/control}
+"""
+OF_FORM = {"image": "x", "command": "train"}
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"manifest": OF_MANIFEST}, "give control=s3://bucket/control as a parameter, too"),
+        ({"manifest": OF_MANIFEST, "control": "s3://bucket/b"}, "parameter control = 's3://bucket/b'"),
+        ({"manifest": OF_MANIFEST, "image": "y"}, "parameter image = 'y' stands beside a manifest"),
+        ({"manifest": OF_MANIFEST, "command": "y"}, "parameter command = 'y' stands beside a manifest"),
+        *(({**OF_FORM, "deadline_s": text}, "parameter deadline-s = ") for text in ("", " 120 ", "\u0661\u0662\u0660")),
+    ],
+)
+def test_parameters_that_would_break_a_later_step_are_refused_by_the_first(told, words):
+    known = {"store": "s3://bucket/p", "namespace": "team", "workflow": "w1", "workflow_uid": "u1", **told}
+    inputs = Inputs.of({f"RERAIL_{name.upper()}": value for name, value in known.items()})
+    with pytest.raises(UsageError, match=re.escape(words)):
+        _ = inputs.wanted(), inputs.deadline_s
+
+
+def test_without_a_number_there_are_as_many_attempts_as_argo_nests():
+    assert Inputs.of({"RERAIL_MAX_ATTEMPTS": ""}).most_attempts == MOST_ATTEMPTS
 
 
 # assess and give-up

@@ -98,6 +98,15 @@ def test_a_manifest_is_handed_on_as_it_is_written(argo, tmp_path):
     assert len(argo.find("workflows")) == 2
 
 
+def test_the_manifests_control_is_handed_on_also_where_a_store_is_given(argo, tmp_path):
+    spec = {"image": "x", "command": ["train"], "replicas": 1, "store": "s3://b/p", "control": "s3://b/c"}
+    whole = {"apiVersion": "rerail.dev/v1alpha1", "kind": "Run", "metadata": {"name": "llama"}, "spec": spec}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(whole))
+    rerail(str(tmp_path / "run.yaml"), "--store", "s3://b/other")
+    told = parameters(argo.find("workflows")[0])
+    assert (told["store"], told["control"]) == ("s3://b/other", "s3://b/c")
+
+
 def test_a_dry_run_asks_nobody_and_prints_what_kubectl_would_create(argo):
     done = rerail(*SIMPLE, "--dry-run", "--namespace", "other")
     body = yaml.safe_load(done.stdout)
@@ -196,6 +205,8 @@ def test_an_interrupt_leaves_the_workflow_running(argo):
         ((*SIMPLE, "-p", "image=x"), 2, "--param image is given twice"),
         ((*SIMPLE, "--run", "x", "-p", "run=y"), 2, "--run and --param run say the same"),
         ((*SIMPLE, "--run", "No Name"), 2, "run name 'No Name' is not usable"),
+        ((*SIMPLE, "-p", f"manifest={JOB}"), 2, "stands beside a manifest"),
+        ((*SIMPLE[4:], "-p", f"manifest={JOB}", "-p", "replicas=4"), 2, "--param replicas=4 stands beside a manifest"),
         (("--store", "s3://b/p"), 2, "nothing to run: give a manifest FILE"),
         (SIMPLE[:4], 2, "needs store: pass --param store=VALUE"),
         ((*SIMPLE, "--template", "rerail-train-v9-9"), 4, f"there are {NAME}: name one with --template"),
