@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Final, Self
 
 from rerail.plugins.checkpoint.attempts import read_run
-from rerail.plugins.checkpoint.open import open_run
+from rerail.plugins.checkpoint.open import check_address, open_run
 from rerail.plugins.checkpoint.store import RunStore
 from rerail.plugins.gang.clusters import ALL_BACKENDS, BACKENDS, Wanted
 from rerail.plugins.steps.outputs import TERMINATION_LOG, Outputs
-from rerail.plugins.steps.simple import number, simple_manifest
+from rerail.plugins.steps.simple import check_name, number, simple_manifest
 from rerail.policies.errors import NotFoundError, UsageError
 from rerail.policies.keys import check_run_name
 from rerail.policies.owners import WorkflowRef
@@ -77,6 +77,7 @@ class Inputs:
         """
         if not self.text("store"):
             raise UsageError("parameter store is empty: give an address such as s3://BUCKET/PREFIX")
+        check_address(self.text("store"))
         return self.text("store")
 
     @property
@@ -110,6 +111,18 @@ class Inputs:
         if text not in ALL_BACKENDS:
             raise UsageError(f"parameter backend = {text!r}: use one of {', '.join(BACKENDS)}")
         return text
+
+    def check_names(self) -> None:
+        """Refuse names that no object of the cluster can have, before one is asked for.
+
+        Raises:
+            UsageError: Names the parameter and the value.
+        """
+        for name in ("queue", "priority-class", "guard-namespace"):
+            if self.text(name):
+                check_name(name, self.text(name))
+        if "RERAIL_STORE_SECRET" in self.environ:
+            check_name("store-secret", self.text("store-secret"))
 
     def given(self) -> Workload | None:
         """The workload that the parameters describe; None where they describe none.
@@ -159,6 +172,7 @@ class Inputs:
         Raises:
             UsageError: Something is wrong with the parameters; or there is neither a description nor such a run.
         """
+        self.check_names()
         given = self.given()
         if given is not None and given.control not in (None, self.control or self.store):
             raise UsageError(
