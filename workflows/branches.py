@@ -94,7 +94,7 @@ def report_step(prefix: str) -> Container:
     )
 
 
-def farewell_step(inputs: Sequence[str] = _PLACE, env: Mapping[str, str] | None = None) -> Container:
+def farewell_step(inputs: Sequence[str], env: Mapping[str, str] | None = None) -> Container:
     """The exit hook: the report once more, and after a stop the gangs that are left are ended."""
     return step(
         "farewell",

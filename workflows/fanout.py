@@ -110,6 +110,7 @@ OF_GANG: Final = (
 _PLACE: Final = names(PLACE)
 _WORK: Final = names(WORK)
 _BOUNDS: Final = names((DEADLINE, MAX_ATTEMPTS, TAKE_OVER, GUARD_NAMESPACE))
+_ENDING: Final = names((*PLACE, DEADLINE, GUARD_NAMESPACE))
 _REACH: Final = names((STORE, CONTROL, RUN, STORE_SECRET))
 _BACKEND: Final = {"RERAIL_BACKEND": FANOUT}
 
@@ -123,7 +124,7 @@ _NOTHING: Final = {
     "resources": "{}",
     "affinity": "{}",
     "grace-s": "30",
-    "priority-class": "",
+    "priority-class": '""',
     "world-size": "1",
     "local-ranks": "1",
     "hold-s": "120",
@@ -154,7 +155,6 @@ def fanout_templates(*, prefix: str = "") -> list[DAG | Container]:
 
 def fanout_template() -> WorkflowTemplate:
     """The library's rerail-train-fanout."""
-    own = names((STORE, CONTROL, RUN, GUARD_NAMESPACE, *PLACE[3:]))
     return WorkflowTemplate(
         name=versioned(NAME),
         annotations=about(
@@ -173,8 +173,8 @@ def fanout_template() -> WorkflowTemplate:
         entrypoint=ENTRY,
         service_account_name=RUNNER,
         arguments=[setting.argument() for setting in SETTINGS],
-        templates=[*fanout_templates(), farewell_step((*_PLACE, GUARD_NAMESPACE.name), _BACKEND)],
-        hooks=farewell_hook(own),
+        templates=[*fanout_templates(), farewell_step(_ENDING, _BACKEND)],
+        hooks=farewell_hook(_ENDING),
         pod_gc=PodGC(strategy="OnPodSuccess", delete_delay_duration="10m"),
     )
 
@@ -265,9 +265,9 @@ def _rank(prefix: str) -> Container:
         "RERAIL_POLL_S": told["poll-s"],
         "RERAIL_TERMINATION_LOG": "/dev/termination-log",
     }
-    # Words, amounts and rules are JSON already: nothing between here and the kernel reads them once more.
+    # Words, amounts, rules and the class are JSON already: nothing between here and the kernel reads them once more.
     patch = (
-        f'{{"hostname": "{pod}", "subdomain": "{told["gang"]}", "priorityClassName": "{told["priority-class"]}", '
+        f'{{"hostname": "{pod}", "subdomain": "{told["gang"]}", "priorityClassName": {told["priority-class"]}, '
         f'"terminationGracePeriodSeconds": {told["grace-s"]}, "affinity": {told["affinity"]}, '
         f'"containers": [{{"name": "main", "command": {told["command"]}, "resources": {told["resources"]}}}]}}'
     )

@@ -118,7 +118,7 @@ def _verify() -> Container:
         service_account_name=READER,  # the check's image is the user's: it gets no right on nodes
         pod_spec_patch=(
             '{"containers": [{"name": "main", "resources": {"limits": '
-            '{"nvidia.com/gpu": "{{inputs.parameters.gpus}}"}}}]}'
+            '{"nvidia.com/gpu": "{{=asInt(inputs.parameters[\'gpus\'])}}"}}}]}'  # text could add fields of its own
         ),
         retry_strategy=infrastructure_retry(2),
     )

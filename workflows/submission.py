@@ -5,9 +5,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from rerail.plugins.checkpoint.open import check_address
 from rerail.plugins.kube.api import KubeApi
 from rerail.plugins.kube.resources import ResourceType
 from rerail.plugins.steps.inputs import Inputs
+from rerail.plugins.steps.simple import check_image
 from rerail.plugins.steps.workflow import REASON, WORKFLOWS
 from rerail.policies.documents import Value
 from rerail.policies.errors import NotFoundError, NotInstalledError, TransientError, UsageError
@@ -84,8 +86,12 @@ def check_run(given: Mapping[str, str]) -> None:
     told = {f"RERAIL_{name.upper().replace('-', '_')}": value for name, value in given.items()}
     mine = {"RERAIL_NAMESPACE": "-", "RERAIL_WORKFLOW": _UNKNOWN_NAME, "RERAIL_WORKFLOW_UID": "-"}
     inputs = Inputs.of(told | mine)
-    for check in (lambda: inputs.store, lambda: inputs.most_attempts, lambda: inputs.deadline_s):
+    for check in (lambda: inputs.store, lambda: inputs.most_attempts, lambda: inputs.deadline_s, inputs.check_names):
         check()
+    if inputs.control:
+        check_address(inputs.control)
+    if "rerail-image" in given:
+        check_image("rerail-image", given["rerail-image"])
     if not given.get("run") and inputs.given() is None:
         raise UsageError("nothing to run: give a manifest FILE, or image and command; or name a run that exists")
     if inputs.given() is not None:

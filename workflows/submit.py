@@ -172,12 +172,28 @@ def _parameters(
                 continue  # the environment's, and --param was meant
             raise UsageError(f"{option} and --param {name} say the same: give one of them")
         given[name] = told
-    if text is not None and not given.get("store"):
-        from rerail.policies.workloads.reading import parse_manifest, read_workload
-
-        found = read_workload(parse_manifest(text, str(manifest)), str(manifest), run=run)
-        given |= {name: told for name, told in (("store", found.store), ("control", found.control)) if told}
+    if given.get("manifest"):
+        _refuse_beside_manifest(given)
+    if text is not None:
+        given |= _said_by(text, manifest, run, given)
     return given
+
+
+def _refuse_beside_manifest(given: dict[str, str]) -> None:
+    from rerail.policies.errors import UsageError
+
+    for one in ("queue", "replicas", "gpus-per-replica"):
+        if one in given:
+            raise UsageError(f"--param {one}={given[one]} stands beside a manifest, which has its own: leave one out")
+
+
+def _said_by(text: str, path: Path | None, run: str | None, given: dict[str, str]) -> dict[str, str]:
+    """Where a manifest's run is kept, as far as nobody says otherwise."""
+    from rerail.policies.workloads.reading import parse_manifest, read_workload
+
+    found = read_workload(parse_manifest(text, str(path)), str(path), run=run)
+    said = {"store": found.store, "control": found.control}
+    return {name: told for name, told in said.items() if told and not given.get(name)}
 
 
 def _read(path: Path, what: str) -> str:

@@ -31,11 +31,14 @@ from rerail.workflows.branches import (
 )
 from rerail.workflows.naming import LABELS, about, versioned
 from rerail.workflows.parameters import (
+    BACKEND,
     BOUNDS,
     CONTROL,
     DEADLINE,
+    GUARD_NAMESPACE,
     MAX_ATTEMPTS,
     PLACE,
+    PRIORITY_CLASS,
     RUN,
     STORE,
     WORK,
@@ -54,6 +57,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (STORE, RUN, *WORK, DEADLINE, MAX_ATTEMPT
 _PLACE: Final = names(PLACE)
 _WORK: Final = names(WORK)
 _BOUNDS: Final = names(BOUNDS)
+_ENDING: Final = names((*PLACE, DEADLINE, BACKEND, GUARD_NAMESPACE))
 
 
 def train_templates(*, prefix: str = "") -> list[DAG | Container]:
@@ -75,7 +79,6 @@ def train_templates(*, prefix: str = "") -> list[DAG | Container]:
 
 def train_template() -> WorkflowTemplate:
     """The library's rerail-train."""
-    own = names((STORE, CONTROL, RUN, *PLACE[3:]))
     return WorkflowTemplate(
         name=versioned(NAME),
         annotations=about(
@@ -91,8 +94,8 @@ def train_template() -> WorkflowTemplate:
         entrypoint=ENTRY,
         service_account_name=RUNNER,
         arguments=[setting.argument() for setting in SETTINGS],
-        templates=[*train_templates(), farewell_step()],
-        hooks=farewell_hook(own),
+        templates=[*train_templates(), farewell_step(_ENDING)],
+        hooks=farewell_hook(_ENDING),
         pod_gc=PodGC(strategy="OnPodSuccess", delete_delay_duration="10m"),
     )
 
@@ -125,7 +128,10 @@ def _train(prefix: str) -> DAG:
 
 
 def _attempt(prefix: str) -> DAG:
-    """One attempt, and nested in it the next one. Nested ones get no manifest: the Workflow stays small."""
+    """One attempt, and nested in it the next one. Nested ones get no manifest: the Workflow stays small.
+
+    They keep the priority class, which stands in no document of a run that has a manifest.
+    """
     inputs: list[Parameter] = [Parameter(name=name) for name in (*_PLACE, *_BOUNDS, "how", "attempt")]
     inputs += [Parameter(name=name, default="") for name in _WORK]
     with DAG(name=f"{prefix}attempt", inputs=inputs, fail_fast=False) as dag:
@@ -136,6 +142,7 @@ def _attempt(prefix: str) -> DAG:
             again=given(
                 *_PLACE,
                 *_BOUNDS,
+                PRIORITY_CLASS.name,
                 how="{{tasks.assess.outputs.parameters.how}}",
                 attempt="{{tasks.assess.outputs.parameters.next-attempt}}",
             ),

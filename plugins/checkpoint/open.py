@@ -26,16 +26,34 @@ def open_store(url: str, *, create: bool = False) -> Store:
         UsageError: The address cannot be used.
         NotFoundError: The folder is missing and ``create`` is not set.
     """
+    check_address(url)
+    parts = split(url)
+    if parts.scheme == "file":
+        return _open_folder(unquote(parts.path), create=create)
+    if parts.scheme == "s3":
+        return _open_bucket(parts.netloc, parts.path.strip("/"))
+    (found, *_) = entry_points(group="rerail.stores", name=parts.scheme)
+    store: Store = found.load()(url, create=create)
+    return store
+
+
+def check_address(url: str) -> None:
+    """Refuse an address that no store here can have; nobody is asked.
+
+    Raises:
+        UsageError: Says why, and what an address looks like.
+    """
     parts = split(url)
     if parts.query or parts.fragment:
         raise UsageError(f"store address {shown(url)!r} has a '?' or '#', which no store takes; {FORMS}")
     if parts.scheme == "file":
-        return _open_folder(url, parts.netloc, unquote(parts.path), create=create)
+        _check_folder(url, parts.netloc, unquote(parts.path))
+        return
     if parts.scheme == "s3":
-        return _open_bucket(url, parts.netloc, parts.path.strip("/"))
-    for found in entry_points(group="rerail.stores", name=parts.scheme):
-        store: Store = found.load()(url, create=create)
-        return store
+        _check_bucket(url, parts.netloc, parts.path.strip("/"))
+        return
+    if entry_points(group="rerail.stores", name=parts.scheme):
+        return
     what = f"scheme {parts.scheme!r}" if parts.scheme else "a path without a scheme"
     raise UsageError(f"store address {shown(url)!r} is not usable ({what}); {FORMS}")
 
@@ -71,11 +89,14 @@ def open_run(
     return RunStore(run, control=documents, shards=PosixStore(unquote(parts.path)).below(run), away=True)
 
 
-def _open_folder(url: str, host: str, path: str, *, create: bool) -> Store:
+def _check_folder(url: str, host: str, path: str) -> None:
     if host not in {"", "localhost"} or not path.startswith("/"):
         raise UsageError(f"store address {shown(url)!r} is not absolute; three slashes come before the folder: {FORMS}")
     if "\0" in path:
         raise UsageError(f"store address {shown(url)!r} holds a zero character; {FORMS}")
+
+
+def _open_folder(path: str, *, create: bool) -> Store:
     from rerail.plugins.checkpoint.posix import PosixStore, make_root
 
     root = Path(path)
@@ -89,13 +110,16 @@ def _open_folder(url: str, host: str, path: str, *, create: bool) -> Store:
     return PosixStore(root)
 
 
-def _open_bucket(url: str, bucket: str, prefix: str) -> Store:
+def _check_bucket(url: str, bucket: str, prefix: str) -> None:
     if not _BUCKET.fullmatch(bucket):
         raise UsageError(f"store address {shown(url)!r} has no usable bucket name; {FORMS}")
     try:
         check_prefix(prefix)
     except RefusedError as error:
         raise UsageError(f"store address {shown(url)!r} is not usable: {error}; {FORMS}") from error
+
+
+def _open_bucket(bucket: str, prefix: str) -> Store:
     # boto3 takes a second to import: whoever uses a folder does not pay for it.
     from rerail.plugins.checkpoint.s3 import S3Store
 

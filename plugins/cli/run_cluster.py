@@ -14,6 +14,7 @@ from rerail.plugins.gang.clusters import (
     Wanted,
     cluster_backend,
     first_gang,
+    refuse_elsewhere,
     refuse_trouble,
     supervised,
 )
@@ -71,6 +72,7 @@ def run(asked: Asked, output: Output, *, dry_run: bool) -> None:
     namespace = asked.namespace or workload.namespace
     with ExitStack() as held:
         client = held.enter_context(VolcanoClient.connect(namespace=namespace))
+        refuse_elsewhere(workload, client.api.namespace)
         progress = Progress()
         wanted = Wanted(
             kind=asked.backend,

@@ -97,6 +97,19 @@ def first_gang(workload: Workload) -> GangSpec:
     return GangSpec(name=gang_name(workload.run, 1), world_size=workload.world_size, pods=())
 
 
+def refuse_elsewhere(workload: Workload, namespace: str) -> None:
+    """Refuse a manifest of another namespace: its gang would be created where nobody watches.
+
+    Raises:
+        UsageError: Names both.
+    """
+    if workload.namespace not in (None, namespace):
+        raise UsageError(
+            f"{workload.source}: metadata.namespace = {workload.namespace!r}, and gangs are watched in {namespace!r}: "
+            "leave it out, or go there"
+        )
+
+
 def refuse_trouble(backend: Backend, log: Log) -> None:
     """Refuse what would never run, before anything is created for it; tell what may break later.
 
@@ -130,9 +143,10 @@ def supervised(
         on_event: Takes each decision.
 
     Raises:
-        UsageError: The run that stands is another one.
+        UsageError: The run that stands is another one, or the manifest is of another namespace.
         RefusedError: Another owner drives it, or Volcano's queue, an admission or a missing right is in the way.
     """
+    refuse_elsewhere(wanted.workload, client.api.namespace)
     refuse_missing(client.api, wanted.kind, guard_namespace=wanted.guard_namespace)
     asked = wanted.workload
     opened = open_run(asked.run, store=wanted.store, control=wanted.control, create=True, outside=True)

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Final, Self
 
 from rerail.plugins.checkpoint.attempts import read_run
-from rerail.plugins.checkpoint.open import open_run
+from rerail.plugins.checkpoint.open import check_address, open_run
 from rerail.plugins.checkpoint.store import RunStore
 from rerail.plugins.gang.clusters import ALL_BACKENDS, BACKENDS, Wanted
 from rerail.plugins.steps.outputs import TERMINATION_LOG, Outputs
-from rerail.plugins.steps.simple import number, simple_manifest
+from rerail.plugins.steps.simple import check_name, number, simple_manifest
 from rerail.policies.errors import NotFoundError, UsageError
 from rerail.policies.keys import check_run_name
 from rerail.policies.owners import WorkflowRef
@@ -77,6 +77,7 @@ class Inputs:
         """
         if not self.text("store"):
             raise UsageError("parameter store is empty: give an address such as s3://BUCKET/PREFIX")
+        check_address(self.text("store"))
         return self.text("store")
 
     @property
@@ -93,15 +94,15 @@ class Inputs:
         return _YES[text.lower()]
 
     @property
-    def most_attempts(self) -> int | None:
-        """A bound on attempts; None leaves it to the policy."""
+    def most_attempts(self) -> int:
+        """A bound on attempts beside the policy's."""
         text = self.text("max-attempts")
-        return number("max-attempts", text, least=1, most=MOST_ATTEMPTS) if text else None
+        return number("max-attempts", text, least=1, most=MOST_ATTEMPTS) if text else MOST_ATTEMPTS
 
     @property
     def deadline_s(self) -> float:
-        """How long a save on request may take."""
-        return float(number("deadline-s", self.text("deadline-s") or "120", least=1))
+        """How long a save on request may take. Argo reads the same text, and takes no spaces."""
+        return float(number("deadline-s", self.environ.get("RERAIL_DEADLINE_S", "120"), least=1))
 
     @property
     def kind(self) -> str:
@@ -110,6 +111,18 @@ class Inputs:
         if text not in ALL_BACKENDS:
             raise UsageError(f"parameter backend = {text!r}: use one of {', '.join(BACKENDS)}")
         return text
+
+    def check_names(self) -> None:
+        """Refuse names that no object of the cluster can have, before one is asked for.
+
+        Raises:
+            UsageError: Names the parameter and the value.
+        """
+        for name in ("queue", "priority-class", "guard-namespace"):
+            if self.text(name):
+                check_name(name, self.text(name))
+        if "RERAIL_STORE_SECRET" in self.environ:
+            check_name("store-secret", self.text("store-secret"))
 
     def given(self) -> Workload | None:
         """The workload that the parameters describe; None where they describe none.
@@ -120,6 +133,11 @@ class Inputs:
         run = self.text("run") or None
         manifest = self.environ.get("RERAIL_MANIFEST", "")
         if manifest.strip():
+            for name in ("image", "command"):
+                if self.text(name):
+                    raise UsageError(
+                        f"parameter {name} = {self.text(name)!r} stands beside a manifest: leave one of them out"
+                    )
             return read_workload(parse_manifest(manifest, "parameter manifest"), "parameter manifest", run=run)
         if not self.text("image") and not self.text("command"):
             return None
@@ -154,7 +172,13 @@ class Inputs:
         Raises:
             UsageError: Something is wrong with the parameters; or there is neither a description nor such a run.
         """
+        self.check_names()
         given = self.given()
+        if given is not None and given.control not in (None, self.control or self.store):
+            raise UsageError(
+                f"{given.source} says control {given.control!r} and parameter control = {self.control or ''!r}: give "
+                f"control={given.control} as a parameter, too, since later steps see no manifest"
+            )
         policy = RecoveryPolicy()
         if given is not None and given.policy:
             policy = RecoveryPolicy.from_mapping(
@@ -167,7 +191,7 @@ class Inputs:
             kind=self.kind,
             workload=given or self._standing(),
             store=self.store,
-            control=self.control or (given.control if given is not None else None),
+            control=self.control,
             policy=policy,
             policy_given=bool(told.strip()),
             owner=self.workflow.owner,

@@ -69,7 +69,7 @@ class OpenStep(RunStep):
             resources=json.dumps(ranks.resources),
             affinity=json.dumps(ranks.affinity),
             grace_s=ranks.grace_s,
-            priority_class=ranks.priority_class,
+            priority_class=json.dumps(ranks.priority_class),
             world_size=ranks.environment["WORLD_SIZE"],
             local_ranks=ranks.environment["RERAIL_LOCAL_RANKS"],
             hold_s=ranks.environment["RERAIL_HOLD_S"],

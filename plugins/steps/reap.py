@@ -58,7 +58,7 @@ class Reaper:
     Attributes:
         client: Volcano's API.
         namespace: Where to look.
-        deadline_s: How long a save may take.
+        deadline_s: How long a save may take, or longer where the run's own policy says so.
         log: Takes one line for people.
         wall_s: Epoch seconds.
     """
@@ -158,7 +158,9 @@ class Reaper:
         with ExitStack() as held:
             kind = self._kinds.get(place.run, "podgroup")
             supervisor = supervised(_wanted(place, doc, owner, kind), self.client, held, log=self.log)
-            last = save_and_end(supervisor, why, deadline_s=self.deadline_s, log=self.log, wanted=lambda: bool(over()))
+            policy = supervisor.policy
+            deadline_s = max(self.deadline_s, policy.save_within_s, policy.end_grace_s)
+            last = save_and_end(supervisor, why, deadline_s=deadline_s, log=self.log, wanted=lambda: bool(over()))
             if not supervisor.is_ours(last):
                 return f"left alone: {called(last.owner)} took it over meanwhile"
             if last.phase not in ("done", "stopped") and not over():

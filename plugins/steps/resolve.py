@@ -6,6 +6,7 @@ from typing import Literal
 from rerail.plugins.checkpoint.attempts import read_run, read_start
 from rerail.plugins.checkpoint.resolve import Resolution, resolve
 from rerail.plugins.checkpoint.store import RunStore
+from rerail.plugins.gang.clusters import refuse_elsewhere
 from rerail.plugins.gang.ledger import newest_entry
 from rerail.plugins.kube.api import KubeApi
 from rerail.plugins.kube.resources import PODS
@@ -50,6 +51,7 @@ def perform(inputs: Inputs, outputs: Outputs, api: KubeApi) -> Found:
     run = inputs.run_name(given)
     outputs.write(run=run)
     if given is not None:
+        refuse_elsewhere(given, inputs.workflow.namespace)
         inputs.wanted()
     _ = inputs.most_attempts, inputs.deadline_s, inputs.kind
     found = look(inputs, run, api)

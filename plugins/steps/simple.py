@@ -4,6 +4,7 @@ import re
 import shlex
 from typing import Any, Final
 
+from rerail.plugins.volcano.base import DNS_SUBDOMAIN
 from rerail.policies.errors import UsageError
 from rerail.policies.workloads.run_manifest import RUN_KIND, RUN_VERSION
 
@@ -47,6 +48,7 @@ def simple_manifest(
         words = shlex.split(command)
     except ValueError as error:
         raise UsageError(f"parameter command = {command!r}: {error}; quote it as in a shell") from None
+    check_image("image", image.strip())
     spec: dict[str, Any] = {
         "image": image.strip(),
         "command": words,
@@ -64,12 +66,35 @@ def simple_manifest(
     return {"apiVersion": RUN_VERSION, "kind": RUN_KIND, "metadata": {"name": name}, "spec": spec}
 
 
+def check_image(parameter: str, text: str) -> None:
+    """Refuse what names no image.
+
+    Raises:
+        UsageError: It is empty, or has spaces.
+    """
+    if not re.fullmatch(r"\S+", text):
+        raise UsageError(f"parameter {parameter} = {text!r}: an image belongs there, as registry/name:tag")
+
+
+def check_name(parameter: str, text: str) -> None:
+    """Refuse what names no object of Kubernetes.
+
+    Raises:
+        UsageError: It is no DNS subdomain.
+    """
+    if not re.fullmatch(DNS_SUBDOMAIN, text):
+        raise UsageError(
+            f"parameter {parameter} = {text!r}: a name of small letters, digits, '-' and '.' belongs there, such as "
+            "'team-a'"
+        )
+
+
 def number(parameter: str, text: str, *, least: int, most: int = 10**6) -> int:
     """A whole number that a form gave.
 
     Raises:
         UsageError: It is none, or out of bounds.
     """
-    if not re.fullmatch(r"\d{1,7}", text.strip()) or not least <= int(text) <= most:
+    if not re.fullmatch(r"[0-9]{1,7}", text) or not least <= int(text) <= most:
         raise UsageError(f"parameter {parameter} = {text!r}: a whole number from {least} to {most} belongs there")
     return int(text)

@@ -94,6 +94,13 @@ def test_without_volcano_it_says_so(command, backend):
     assert "Volcano's CRDs are not installed in this cluster" in command.refused(NotInstalledError, backend)
 
 
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_a_manifest_of_another_namespace_is_refused(command, backend, options):
+    command.job["metadata"]["namespace"] = "other"
+    words = command.refused(UsageError, backend, "--namespace=team", *options)
+    assert "metadata.namespace = 'other', and gangs are watched in 'team'" in words
+
+
 def test_an_old_volcano_is_told_by_the_field_that_it_does_not_know(command, backend):
     plural = "jobs" if "vcjob" in backend else "podgroups"
     body = {"kind": "Status", "message": 'strict decoding error: unknown field "spec.networkTopology"', "code": 400}

@@ -59,7 +59,7 @@ def test_the_group_stands_and_argo_is_told_of_its_pods(stage, step):
     assert json.loads(found["command"]) == ["rerail-launch", "--", *WORDS]
     assert found.items() >= {
         "how": "fresh", "attempt": "1", "gang": "run-a1", "replicas": "2", "image": "registry.invalid/train",
-        "resources": "{}", "affinity": "{}", "grace-s": "30", "priority-class": "", "world-size": "2",
+        "resources": "{}", "affinity": "{}", "grace-s": "30", "priority-class": '""', "world-size": "2",
         "local-ranks": "1", "hold-s": "120", "poll-s": "0.05",
     }.items()  # fmt: skip
     assert stage.last_words().startswith("gang run-a1 stands")

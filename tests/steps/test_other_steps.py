@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import signal
 import threading
 from base64 import b64encode
@@ -14,8 +15,12 @@ from rerail.plugins.checkpoint.notes import read_requests
 from rerail.plugins.cli.main import main
 from rerail.plugins.cli.step_telling import telling
 from rerail.plugins.gang.ledger import append
+from rerail.plugins.steps.ending import save_and_end
+from rerail.plugins.steps.inputs import MOST_ATTEMPTS, Inputs
 from rerail.plugins.steps.outputs import Outputs
+from rerail.policies.errors import UsageError
 from rerail.policies.supervisor.reopen import taken_over
+from rerail.workflows.train import train_template
 
 
 @pytest.fixture
@@ -38,8 +43,8 @@ def with_nodes(stage, *nodes, packed=False):
     stage.workflow("w1", "u1", status={"phase": "Running", **(status or {"nodes": every})})
 
 
-def train_until(stage, wait_for, attempt=1):
-    runner = stage.start()
+def train_until(stage, wait_for, attempt=1, **more):
+    runner = stage.start(**more)
     wait_for(lambda: (stage.folder / "progress").exists() and stage.state().attempt == attempt)
     return runner
 
@@ -85,10 +90,42 @@ def test_bad_input_is_found_before_anything_is_made(stage, step):
     assert step("resolve", rerail_max_attempts="0") == 2
     assert step("resolve", rerail_manifest="kind: Pod") == 2
     assert "holds no workload" in stage.last_words()
+    assert step("resolve", rerail_manifest=OF_MANIFEST.replace("{name: run}", "{name: run, namespace: other}")) == 2
+    assert "metadata.namespace = 'other', and gangs are watched in 'team'" in stage.last_words()
     assert step("resolve", rerail_manifest="", rerail_image="x", rerail_command="a 'b") == 2
     assert "quote it as in a shell" in stage.last_words()
     assert step("resolve", rerail_manifest="", rerail_image="x", rerail_command="a", rerail_replicas="two") == 2
     assert "parameter replicas = 'two'" in stage.last_words()
+
+
+OF_MANIFEST = """
+apiVersion: rerail.dev/v1alpha1
+kind: Run
+metadata: {name: run}
+spec: {image: x, command: [train], replicas: 1, store: s3://bucket/p, control: s3://bucket/control}
+"""
+OF_FORM = {"image": "x", "command": "train"}
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"manifest": OF_MANIFEST}, "give control=s3://bucket/control as a parameter, too"),
+        ({"manifest": OF_MANIFEST, "control": "s3://bucket/b"}, "parameter control = 's3://bucket/b'"),
+        ({"manifest": OF_MANIFEST, "image": "y"}, "parameter image = 'y' stands beside a manifest"),
+        ({"manifest": OF_MANIFEST, "command": "y"}, "parameter command = 'y' stands beside a manifest"),
+        *(({**OF_FORM, "deadline_s": text}, "parameter deadline-s = ") for text in ("", " 120 ", "\u0661\u0662\u0660")),
+    ],
+)
+def test_parameters_that_would_break_a_later_step_are_refused_by_the_first(told, words):
+    known = {"store": "s3://bucket/p", "namespace": "team", "workflow": "w1", "workflow_uid": "u1", **told}
+    inputs = Inputs.of({f"RERAIL_{name.upper()}": value for name, value in known.items()})
+    with pytest.raises(UsageError, match=re.escape(words)):
+        _ = inputs.wanted(), inputs.deadline_s
+
+
+def test_without_a_number_there_are_as_many_attempts_as_argo_nests():
+    assert Inputs.of({"RERAIL_MAX_ATTEMPTS": ""}).most_attempts == MOST_ATTEMPTS
 
 
 # assess and give-up
@@ -189,6 +226,36 @@ def test_the_exit_hook_ends_what_its_workflow_left_and_nothing_else(stage, step,
     assert not [pod for pod in stage.api.find("pods") if pod["status"]["phase"] == "Running"]
 
 
+def farewell(**parameters):
+    """The environment of rerail-train's exit hook: what the workflow has, through the hook's arguments."""
+    spec = train_template().to_dict()["spec"]
+    told = {one["name"]: one.get("value", "") for one in spec["arguments"]["parameters"]} | parameters
+    template = next(one for one in spec["templates"] if one["name"] == spec["hooks"]["exit"]["template"])
+    values = {"workflow.status": "Failed"}
+    for one in spec["hooks"]["exit"]["arguments"]["parameters"]:
+        values[f"inputs.parameters.{one['name']}"] = told[one["value"].removeprefix("{{workflow.parameters.")[:-2]]
+    variables = {one["name"]: one["value"].strip("{}") for one in template["container"]["env"]}
+    return {name: values[tag] for name, tag in variables.items() if tag in values}
+
+
+def test_the_exit_hook_ends_a_podgroup_within_the_deadline_of_its_workflow(stage, step, wait_for, monkeypatch):
+    stage.faults[1] = "answer"
+    runner = train_until(stage, wait_for, rerail_backend="podgroup")
+    runner.kill()
+    runner.wait()
+    deadlines = []
+    monkeypatch.setattr(
+        "rerail.plugins.steps.farewell.save_and_end",
+        lambda *words, deadline_s, log: deadlines.append(deadline_s) or save_and_end(*words, deadline_s=9, log=log),
+    )
+    told = {"store": stage.store.as_uri(), "run": "run", "backend": "podgroup", "deadline-s": "600"}
+    nothing = {"rerail_manifest": "", "rerail_policy": ""}
+    assert step("report", **nothing, **farewell(**told)) == 0, stage.told["report"]
+    assert stage.state().attempts[0].last_commit_step == 16, "after a save"
+    assert stage.api.find("podgroups") == running(stage) == []
+    assert deadlines == [600]
+
+
 # reap
 
 
@@ -225,6 +292,21 @@ def test_a_gang_whose_workflow_is_over_saves_and_is_ended(stage, step, wait_for,
     assert step("reap") == 0
     assert stage.last_words() == "nothing to do"
     assert len(stage.created) == 1
+
+
+def test_a_gang_has_as_long_for_its_save_as_its_policy_says(stage, step, wait_for, monkeypatch):
+    stage.faults[1] = "answer"
+    runner = train_until(stage, wait_for, rerail_policy=f"{stage.environment()['RERAIL_POLICY']}save_within_s: 600")
+    runner.kill()
+    runner.wait()
+    stage.api.remove("workflows", "team", "w1")
+    deadlines = []
+    monkeypatch.setattr(
+        "rerail.plugins.steps.reap.save_and_end",
+        lambda *words, deadline_s, log: deadlines.append(deadline_s) or save_and_end(*words, deadline_s=9, log=log),
+    )
+    assert step("reap") == 0
+    assert (deadlines, running(stage)) == ([600], [])
 
 
 def test_a_gang_that_nobody_may_speak_for_is_left_alone(stage, step, wait_for):

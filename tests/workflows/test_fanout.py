@@ -144,7 +144,7 @@ def as_argo_makes_it(library, ranks, index):
         "resources": json.dumps(ranks.resources),
         "affinity": json.dumps(ranks.affinity),
         "grace-s": str(ranks.grace_s),
-        "priority-class": ranks.priority_class,
+        "priority-class": json.dumps(ranks.priority_class),
         "world-size": ranks.environment["WORLD_SIZE"],
         "local-ranks": ranks.environment["RERAIL_LOCAL_RANKS"],
         "hold-s": ranks.environment["RERAIL_HOLD_S"],
@@ -176,8 +176,13 @@ def as_argo_makes_it(library, ranks, index):
 
 @pytest.mark.parametrize(
     "more",
-    [{}, {"gpus_per_replica": "0"}, {"replicas": "1", "priority_class": "high"}],
-    ids=["gpus", "no-gpus", "priority"],
+    [
+        {},
+        {"gpus_per_replica": "0"},
+        {"replicas": "1", "priority_class": "high"},
+        {"priority_class": 'x", "hostNetwork": true, "y": "'},
+    ],
+    ids=["gpus", "no-gpus", "priority", "no-class"],
 )
 def test_a_rank_is_the_same_pod_as_that_of_a_podgroup(library, more):
     wanted, gang = workload(**more), attempt(excluded_nodes=() if more else ("n1", "n2"))

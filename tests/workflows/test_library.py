@@ -75,7 +75,7 @@ def test_only_inputs_reach_a_template(templates):
             if found in GLOBALS | outputs | ({"item"} if "withSequence" in str(template) else set()):
                 continue
             known = re.fullmatch(
-                r"inputs\.parameters\.([a-z-]+)|asInt\(inputs\.parameters\['([a-z-]+)'\]\) \+ \d+", found
+                r"inputs\.parameters\.([a-z-]+)|asInt\(inputs\.parameters\['([a-z-]+)'\]\)(?: \+ \d+)?", found
             )
             if known:
                 assert (known[1] or known[2]) in inputs_of(template), (owner, template["name"], found)
@@ -85,6 +85,15 @@ def test_only_inputs_reach_a_template(templates):
                     template["name"],
                     found,
                 )
+
+
+def test_what_a_form_says_is_not_put_into_a_patch_as_it_is(templates):
+    """Text could end its quotes and add fields to a pod; only what a step wrote is JSON, or a name of ours."""
+    of_steps = {"priority-class", "grace-s", "affinity", "command", "resources", "gang", "index"}
+    for owner, template in templates:
+        for found in references(template.get("podSpecPatch", "")):
+            plain = re.fullmatch(r"inputs\.parameters\.([a-z-]+)", found)
+            assert plain is None or (template["name"] == "rank" and plain[1] in of_steps), (owner, found)
 
 
 def test_outputs_of_tasks_are_there_and_their_task_is_waited_for(templates):
@@ -191,6 +200,7 @@ def test_nested_attempts_carry_no_manifest(library):
     assert nested["template"] == "attempt"
     given = {one["name"] for one in nested["arguments"]["parameters"]}
     assert not given & {"manifest", "policy", "image", "command", "replicas", "gpus-per-replica", "queue"}
+    assert "priority-class" in given, "no document has it, where there is a manifest"
 
 
 def test_descriptions_stand_only_where_people_see_them(library):

@@ -115,7 +115,7 @@ def test_c5_16_names_that_collide_and_a_count_from_a_parameter(library):
     with pytest.raises(UsageError, match="one another prefix"):
         refuse_twins("composed", twins)
     verify = next(one for one in library["rerail-node-release-v0-1"]["spec"]["templates"] if one["name"] == "verify")
-    patched = verify["podSpecPatch"].replace("{{inputs.parameters.gpus}}", "4")
+    patched = verify["podSpecPatch"].replace("{{=asInt(inputs.parameters['gpus'])}}", "4")
     assert json.loads(patched)["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "4"}
 
 

@@ -11,7 +11,7 @@ from typer.main import get_command
 from rerail.plugins import cli, steps
 from rerail.plugins.cli.main import build
 from rerail.plugins.steps.inputs import MOST_ATTEMPTS
-from rerail.workflows.parameters import MAX_ATTEMPTS
+from rerail.workflows.parameters import MAX_ATTEMPTS, WORK, names
 
 STEPS = [
     *sorted(Path(steps.__file__).parent.glob("*.py")),
@@ -96,6 +96,16 @@ def test_the_workflow_tells_its_steps_who_it_is(templates):
         for name in inputs_of(template):
             if name != "rerail-image":
                 assert variables[f"RERAIL_{name.upper().replace('-', '_')}"] == f"{{{{inputs.parameters.{name}}}}}"
+
+
+@pytest.mark.parametrize("name", ["rerail-train-v0-1", "rerail-train-fanout-v0-1"])
+def test_the_exit_hook_is_told_all_that_a_runner_is_but_what_to_begin(name, library):
+    spec = library[name]["spec"]
+    templates = {one["name"]: inputs_of(one) for one in spec["templates"]}
+    begins = {*names(WORK), "max-attempts", "take-over", "gang"}
+    assert set(templates["farewell"]) == set(templates["run"]) - begins
+    told = {one["name"]: one["value"] for one in spec["hooks"]["exit"]["arguments"]["parameters"]}
+    assert told == {one: f"{{{{workflow.parameters.{one}}}}}" for one in templates["farewell"]}
 
 
 def test_the_form_tells_as_many_attempts_as_the_step_takes():

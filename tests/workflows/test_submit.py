@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 SUPPORT = Path(__file__).parents[1] / "kube" / "support" / "fake_api.py"
 NAME = "rerail-train-v0-1"
-SIMPLE = ("-p", "image=registry.invalid/train", "-p", "command=python train.py --steps 9", "--store", "s3://b/p")
+SIMPLE = ("-p", "image=registry.invalid/train", "-p", "command=python train.py --steps 9", "--store", "s3://bucket/p")
 JOB = """
 apiVersion: batch.volcano.sh/v1alpha1
 kind: Job
@@ -79,7 +79,7 @@ def test_a_workflow_of_the_template_is_created_with_what_was_given(argo):
     assert parameters(made) == {
         "image": "registry.invalid/train",
         "command": "python train.py --steps 9",
-        "store": "s3://b/p",
+        "store": "s3://bucket/p",
         "run": "mine",
         "replicas": "4",
     }
@@ -88,14 +88,23 @@ def test_a_workflow_of_the_template_is_created_with_what_was_given(argo):
 def test_a_manifest_is_handed_on_as_it_is_written(argo, tmp_path):
     (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "policy.yaml").write_text("hold_s: 60\n")
-    words = ("--store", "s3://b/p", "--name", "flow", "--account", "me", "--policy", str(tmp_path / "policy.yaml"))
+    words = ("--store", "s3://bucket/p", "--name", "flow", "--account", "me", "--policy", str(tmp_path / "policy.yaml"))
     rerail(str(tmp_path / "job.yaml"), *words)
     (made,) = argo.find("workflows")
     assert made["metadata"]["name"] == "flow"
     assert made["spec"]["serviceAccountName"] == "me"
-    assert parameters(made) == {"manifest": JOB, "policy": "hold_s: 60\n", "store": "s3://b/p"}
-    rerail("-", "--store", "s3://b/p", stdin=JOB)
+    assert parameters(made) == {"manifest": JOB, "policy": "hold_s: 60\n", "store": "s3://bucket/p"}
+    rerail("-", "--store", "s3://bucket/p", stdin=JOB)
     assert len(argo.find("workflows")) == 2
+
+
+def test_the_manifests_control_is_handed_on_also_where_a_store_is_given(argo, tmp_path):
+    spec = {"image": "x", "command": ["train"], "replicas": 1, "store": "s3://bucket/p", "control": "s3://bucket/c"}
+    whole = {"apiVersion": "rerail.dev/v1alpha1", "kind": "Run", "metadata": {"name": "llama"}, "spec": spec}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(whole))
+    rerail(str(tmp_path / "run.yaml"), "--store", "s3://bucket/other")
+    told = parameters(argo.find("workflows")[0])
+    assert (told["store"], told["control"]) == ("s3://bucket/other", "s3://bucket/c")
 
 
 def test_a_dry_run_asks_nobody_and_prints_what_kubectl_would_create(argo):
@@ -196,10 +205,25 @@ def test_an_interrupt_leaves_the_workflow_running(argo):
         ((*SIMPLE, "-p", "image=x"), 2, "--param image is given twice"),
         ((*SIMPLE, "--run", "x", "-p", "run=y"), 2, "--run and --param run say the same"),
         ((*SIMPLE, "--run", "No Name"), 2, "run name 'No Name' is not usable"),
-        (("--store", "s3://b/p"), 2, "nothing to run: give a manifest FILE"),
+        ((*SIMPLE, "-p", f"manifest={JOB}"), 2, "stands beside a manifest"),
+        ((*SIMPLE[4:], "-p", f"manifest={JOB}", "-p", "replicas=4"), 2, "--param replicas=4 stands beside a manifest"),
+        *(((*SIMPLE[:4], "--store", url), 2, f"store address '{url}'") for url in ("hello", "s3://", "gs://bucket")),
+        *(
+            ((*SIMPLE, "-p", f"{name}={value}"), 2, f"parameter {name} = '{value}'")
+            for name, value in (
+                ("queue", "../x"),
+                ("priority-class", "Ä"),
+                ("guard-namespace", "A B"),
+                ("store-secret", "a b"),
+                ("store-secret", ""),
+                ("rerail-image", ""),
+            )
+        ),
+        ((*SIMPLE[2:], "-p", "image=a b"), 2, "parameter image = 'a b'"),
+        (("--store", "s3://bucket/p"), 2, "nothing to run: give a manifest FILE"),
         (SIMPLE[:4], 2, "needs store: pass --param store=VALUE"),
         ((*SIMPLE, "--template", "rerail-train-v9-9"), 4, f"there are {NAME}: name one with --template"),
-        (("none.yaml", "--store", "s3://b/p"), 2, "none.yaml"),
+        (("none.yaml", "--store", "s3://bucket/p"), 2, "none.yaml"),
     ],
 )
 def test_bad_input_is_named_and_nothing_is_created(argo, words, code, told, capsys):
