@@ -145,13 +145,14 @@ def test_what_keeps_the_next_attempt_away_is_the_next_runners_to_say(stage, step
 
 
 def test_the_reaper_ends_such_a_gang_and_makes_no_pods_for_it(stage, step):
-    assert step("open", **SIMPLE) == 0
+    policy = f"{stage.environment()['RERAIL_POLICY']}save_within_s: 2"
+    assert step("open", **{**SIMPLE, "rerail_policy": policy}) == 0
     for index in (0, 1):
         rank(stage, index)
     assert step("reap", **LATER) == 0
     assert len(stage.api.find("pods")) == 2, "its Workflow goes on"
     stage.workflow("w1", "u1", status={"phase": "Failed"}, spec={"shutdown": "Terminate"})
     stage.api.hooks.append(lambda method, path: method == "DELETE" and path.endswith("/pods") and gone(stage))
-    assert step("reap", **LATER) == 0, stage.told["reap"]
+    assert step("reap", **LATER, rerail_deadline_s="2") == 0, stage.told["reap"]
     assert (stage.state().phase, made(stage)) == ("stopped", [])
     assert stage.api.asked("POST", "/pods") == 0

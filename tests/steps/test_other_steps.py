@@ -246,7 +246,7 @@ def test_the_exit_hook_ends_a_podgroup_within_the_deadline_of_its_workflow(stage
     deadlines = []
     monkeypatch.setattr(
         "rerail.plugins.steps.farewell.save_and_end",
-        lambda *words, deadline_s, log: deadlines.append(deadline_s) or save_and_end(*words, deadline_s=9, log=log),
+        lambda *words, deadline_s, **more: deadlines.append(deadline_s) or save_and_end(*words, deadline_s=9, **more),
     )
     told = {"store": stage.store.as_uri(), "run": "run", "backend": "podgroup", "deadline-s": "600"}
     nothing = {"rerail_manifest": "", "rerail_policy": ""}
@@ -303,7 +303,7 @@ def test_a_gang_has_as_long_for_its_save_as_its_policy_says(stage, step, wait_fo
     deadlines = []
     monkeypatch.setattr(
         "rerail.plugins.steps.reap.save_and_end",
-        lambda *words, deadline_s, log: deadlines.append(deadline_s) or save_and_end(*words, deadline_s=9, log=log),
+        lambda *words, deadline_s, **more: deadlines.append(deadline_s) or save_and_end(*words, deadline_s=9, **more),
     )
     assert step("reap") == 0
     assert (deadlines, running(stage)) == ([600], [])
