@@ -10,8 +10,6 @@ import typer
 
 from rerail.plugins.cli.output import Output, emit
 from rerail.plugins.gang.executor import Supervisor
-from rerail.policies.errors import RefusedError
-from rerail.policies.owners import not_yours
 from rerail.policies.supervisor.state import LedgerEntry, RunState
 
 VERDICT_FAIL = 1
@@ -140,8 +138,7 @@ def drive(
     with signals(supervisor, progress) as left:
         last = supervisor.drive(until=lambda: bool(left))
     emit(document(last, address, left_running=bool(left), **more), output)
-    if not supervisor.is_ours(last):
-        raise RefusedError(not_yours(last.run, owner=last.owner, asked=supervisor.owner))
+    supervisor.refuse_anothers(last)
     if left:
         progress.line(f"the gang goes on; continue with: {again}")
         raise typer.Exit(INTERRUPTED)

@@ -81,8 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code.
 
     Errors of Rerail go to stderr as a headline and a message, in a pod of a Workflow to its termination log too, and
-    exit with the code of their class. A reader of
-    stdout that has gone ends the command quietly.
+    exit with the code of their class. A reader of stdout that has gone ends the command quietly.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:

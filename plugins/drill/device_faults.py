@@ -30,16 +30,16 @@ def _double_bit(pci: str, pid: int) -> str:
     )
 
 
+def _soon_after(commit: Manifest, node: str) -> float:
+    """A fault of the node so close to its part of the commit that this may be touched, however slow the drill is."""
+    return max(one.at_s for one in commit.snapshots if one.node == node) + _TOUCHED_S
+
+
 def _gpu(world: World) -> None:
     commit = world.wait_commit(MIDDLE)
     node, pci, pid = world.place_of(1)
     world.kernel_lines(node, _lost(pci), at_s=_soon_after(commit, node))
     world.kill(pid, note=f"XID 79 on {node}: rank 1 died")
-
-
-def _soon_after(commit: Manifest, node: str) -> float:
-    """A fault of the node so close to its part of the commit that this may be touched, however slow the drill is."""
-    return max(one.at_s for one in commit.snapshots if one.node == node) + _TOUCHED_S
 
 
 def _check_gpu(report: Report, world: World) -> list[str]:

@@ -226,8 +226,8 @@ class World:
         now_s = time.time() if at_s is None else at_s
         lines = []
         for index, text in enumerate(texts):
-            at_s = now_s + (ahead_s[index] if ahead_s else 0.0)
-            stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at_s)) + f".{int(at_s % 1 * 1e6):06d}+00:00"
+            line_s = now_s + (ahead_s[index] if ahead_s else 0.0)
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(line_s)) + f".{int(line_s % 1 * 1e6):06d}+00:00"
             lines.append(f"{stamp} {node} kernel: {text}\n")
         with (self.folders.nodes / node / "kern.log").open("a", encoding="utf-8") as log:
             log.write("".join(lines))

@@ -123,6 +123,15 @@ class Supervisor:
         """Whether the run is still driven for this supervisor's owner: whoever took it over has a supervisor too."""
         return not self.owner or state.owner in ("", self.owner)
 
+    def refuse_anothers(self, state: RunState) -> None:
+        """Say so where the run is somebody else's by now.
+
+        Raises:
+            RefusedError: Another owner took it over; its gang goes on.
+        """
+        if not self.is_ours(state):
+            raise RefusedError(not_yours(state.run, owner=state.owner, asked=self.owner))
+
     def reopen(self, why: str) -> None:
         """Let a stopped run try again, because a person said so; nothing happens to a run in any other phase."""
         entry = ledger.newest_entry(self.run)

@@ -74,8 +74,7 @@ def _may_repeat(pod: Obj) -> bool:
     for container in pod["spec"].get("containers") or []:
         words = [*(container.get("command") or []), *(container.get("args") or [])]
         at = words.index("rerail") if "rerail" in words else len(words)
-        command, *step = words[at + 1 : at + 3] or [""]
-        if command == "step" and step and step[0] in _REPEATABLE:
+        if words[at + 1 : at + 2] == ["step"] and any(word in _REPEATABLE for word in words[at + 2 : at + 3]):
             return True
     return False
 

@@ -45,7 +45,7 @@ class OpenStep(RunStep):
             return opened or self._leaving.told
 
         state = supervisor.drive(until=stands)
-        self._refuse_anothers(supervisor, state)
+        supervisor.refuse_anothers(state)
         if state.phase in _BEYOND or state.gang is None:
             self.outputs.write(how="done" if state.phase == "done" else "resume", attempt=state.attempt, gang=NO_GANG)
             self.outputs.words(told(state))

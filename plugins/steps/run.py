@@ -24,7 +24,6 @@ from rerail.plugins.volcano import VolcanoClient
 from rerail.policies.documents import Heartbeat
 from rerail.policies.errors import NotFoundError, RefusedError, RerailError, TransientError
 from rerail.policies.handover import StepExit, gang_of_step, may_reopen, outcome, told
-from rerail.policies.owners import not_yours
 from rerail.policies.reaping import WorkflowView, ends
 from rerail.policies.supervisor.state import LedgerEntry, RunState
 
@@ -119,16 +118,12 @@ class RunStep:
 
         state = supervisor.drive(until=over)
         self._progress(supervisor.heartbeat, done=state.phase == "done")
-        self._refuse_anothers(supervisor, state)
+        supervisor.refuse_anothers(state)
         found = outcome(gang, state, settled=supervisor.settled)
         if self._leaving.told and found is None:
             return self._left(supervisor, api)
         assert found is not None
         return self._tell(found, state)
-
-    def _refuse_anothers(self, supervisor: Supervisor, state: RunState) -> None:
-        if not supervisor.is_ours(state):
-            raise RefusedError(not_yours(state.run, owner=state.owner, asked=self.inputs.workflow.owner))
 
     def _reopened(self, supervisor: Supervisor, standing: LedgerEntry | None, api: KubeApi) -> bool:
         """Let a run that stopped try again, where a person brought this step to it."""
@@ -171,7 +166,7 @@ class RunStep:
             deadline_s=self.inputs.deadline_s,
             log=self.log,
         )
-        self._refuse_anothers(supervisor, state)
+        supervisor.refuse_anothers(state)
         if state.phase == "done":
             return self._tell("done", state)
         self.outputs.write(outcome="stopped", attempt=state.attempt)
